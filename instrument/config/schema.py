@@ -36,6 +36,11 @@ class Config:
     def __post_init__(self) -> None:
         check_conflicts(self)
 
+    @property
+    def writes_shards(self) -> bool:
+        """Whether each rank writes its own shards of a checkpoint; with a sharded model, no rank has all weights."""
+        return self.checkpoint.sharded or self.distributed.shard
+
 
 def to_dict(config: Config) -> dict[str, dict[str, Any]]:
     """Return a dictionary of sections with values that JSON can hold; paths become text."""

@@ -30,8 +30,6 @@ class StageResult:
         ms: host time of an iteration, median of the rounds.
         rounds_ms: host time of an iteration in each round.
         samples_per_s: samples per second, computed from `ms`.
-        power_w: mean power draw, without the first second, because NVML averages over one second.
-        utilisation_percent: percentage of time in which any kernel ran, from NVML; mean as for `power_w`.
         gpu_ms: GPU time if the complete iteration is launched ahead; in the rest of `ms` the GPU is idle.
         data_load_ms: time the host waited for the loader, mean of the iterations.
         copy_ms: time of the copies to the GPU on their stream, hidden or not, mean of the iterations.
@@ -43,8 +41,6 @@ class StageResult:
     ms: float | None = None
     rounds_ms: tuple[float, ...] = ()
     samples_per_s: float | None = None
-    power_w: float | None = None
-    utilisation_percent: float | None = None
     gpu_ms: float | None = None
     data_load_ms: float | None = None
     copy_ms: float | None = None

@@ -17,8 +17,6 @@ from instrument.devices import free_memory, synchronize
 from instrument.diagnosis.costs import StageResult
 from instrument.diagnosis.stages import Stage, StageContext, StageRun
 from instrument.errors import InstrumentError, LogFunction
-from instrument.monitor.nvml import NAMES as POWER
-from instrument.monitor.nvml import Meter
 from instrument.own import error_line
 from instrument.ranges import annotate
 from instrument.streams import Event
@@ -30,8 +28,7 @@ ITERATIONS, WARM_UP = 10, 5
 CPU_SECONDS = 15.0  # for all rounds of a diagnosis without a GPU, whose iterations take a hundred times as long
 NO_GPU = "the run uses no GPU"
 NOT_IN_STAGE = "this stage does not include it"
-FIGURES = ("ms", "samples_per_s", "power_w", "utilisation_percent", "gpu_ms", "data_load_ms", "copy_ms")
-POWER_S = 1.2  # NVML averages over about one second
+FIGURES = ("ms", "samples_per_s", "gpu_ms", "data_load_ms", "copy_ms")
 MAX_SLEEP_MS = 500.0
 SLEEP_CYCLES_PER_MS = 2_000_000  # at the clock rate of the fastest GPUs; slower GPUs sleep longer
 
@@ -58,9 +55,7 @@ class Plan:
         return cls(iterations or ITERATIONS, WARM_UP if warm_up is None else warm_up, seconds)
 
 
-def measure(
-    stages: Sequence[Stage], context: StageContext, plan: Plan, meter: Meter, log: LogFunction
-) -> list[StageResult]:
+def measure(stages: Sequence[Stage], context: StageContext, plan: Plan, log: LogFunction) -> list[StageResult]:
     """Run all stages in each of ROUNDS rounds and return their results. A failed stage has the reason in its result.
 
     A stage is opened for each round and closed after it, so no other stage holds memory, threads or workers meanwhile.
@@ -69,7 +64,6 @@ def measure(
         stages: some of STAGES.
         context: what all stages share.
         plan: number of iterations.
-        meter: power and utilisation of the GPU, read in the last round.
         log: receives one line before each round.
     """
     measurements = [_Measurement(stage) for stage in stages]
@@ -78,7 +72,7 @@ def measure(
     for number in range(1, ROUNDS + 1):
         log(f"round {number} of {ROUNDS}: {', '.join(measurement.stage.name for measurement in measurements)}")
         for measurement in measurements:
-            _run_stage(measurement, context, plan, limit, meter if number == ROUNDS else None)
+            _run_stage(measurement, context, plan, limit)
     return [_stage_result(measurement, context) for measurement in measurements]
 
 
@@ -89,17 +83,15 @@ class _Measurement:
     stage: Stage
     rounds_ms: list[float] = field(default_factory=list)
     figures: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    power: dict[str, float | None] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
     failure: str | None = None
 
 
-def _run_stage(measurement: _Measurement, context: StageContext, plan: Plan, limit: float, meter: Meter | None) -> None:
+def _run_stage(measurement: _Measurement, context: StageContext, plan: Plan, limit: float) -> None:
     if measurement.failure is not None:
         return
     try:
         with annotate(f"stage {measurement.stage.name}"):
-            _measure_round(measurement, context, plan, limit, meter)
+            _measure_round(measurement, context, plan, limit)
     except InstrumentError as error:
         measurement.failure = str(error)
     except RuntimeError as error:
@@ -108,9 +100,7 @@ def _run_stage(measurement: _Measurement, context: StageContext, plan: Plan, lim
     free_memory()  # after the except clauses, because an error keeps the stage's tensors alive
 
 
-def _measure_round(
-    measurement: _Measurement, context: StageContext, plan: Plan, limit: float, meter: Meter | None
-) -> None:
+def _measure_round(measurement: _Measurement, context: StageContext, plan: Plan, limit: float) -> None:
     with closing(measurement.stage.open(context)) as run:
         # Use up the batches that workers loaded ahead: they would make the timed iterations faster.
         _iterate(run, plan.warm_up + context.steps_ahead, limit)
@@ -121,13 +111,6 @@ def _measure_round(
         for name, value in {"gpu_ms": gpu_ms, **run.figures()}.items():
             if value is not None:
                 measurement.figures[name].append(value)
-        if meter is not None:
-            end = time.monotonic() + POWER_S
-            while meter.reason is None and time.monotonic() < end:
-                _round_ms(run, 1, context.device)
-            reading = meter.read()
-            measurement.power = {name: getattr(reading, name) for name in POWER}
-            measurement.missing = dict(reading.not_measured)
 
 
 def _stage_result(measurement: _Measurement, context: StageContext) -> StageResult:
@@ -141,10 +124,7 @@ def _stage_result(measurement: _Measurement, context: StageContext) -> StageResu
     ms = median(measurement.rounds_ms)
     samples, _tokens = count_samples(context.resident)
     values["samples_per_s"] = samples * 1000 / ms if ms else None
-    values |= measurement.power
-    return StageResult(
-        name, title, ms, tuple(measurement.rounds_ms), **values, not_measured=missing | measurement.missing
-    )
+    return StageResult(name, title, ms, tuple(measurement.rounds_ms), **values, not_measured=missing)
 
 
 def _iterate(run: StageRun, iterations: int, limit: float) -> int:

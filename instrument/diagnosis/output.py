@@ -41,7 +41,7 @@ BOUND_TITLES = {
     "launch": "launching kernels",
     "precision": "mixed precision",
 }
-HEADER = f"{'stage':<10}{'what runs':<30}{'ms/iter':>9}{'samples/s':>12}{'power W':>9}{'GPU %':>7}"
+HEADER = f"{'stage':<10}{'what runs':<30}{'ms/iter':>9}{'samples/s':>12}{'GPU ms':>10}"
 
 
 def diagnosis_table(results: Sequence[StageResult], diagnosis: Diagnosis) -> str:
@@ -86,10 +86,7 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def _stage_line(result: StageResult) -> str:
-    columns = (
-        _number(result.ms, 9, 2), _number(result.samples_per_s, 12, 1), _number(result.power_w, 9, 0),
-        _number(result.utilisation_percent, 7, 0),
-    )  # fmt: skip
+    columns = (_number(result.ms, 9, 2), _number(result.samples_per_s, 12, 1), _number(result.gpu_ms, 10, 2))
     return f"{result.stage.split()[0]:<10}{result.title:<30.29}{''.join(columns)}"
 
 
@@ -98,17 +95,13 @@ def _number(value: float | None, width: int, digits: int) -> str:
 
 
 def _missing_lines(results: Sequence[StageResult]) -> Iterator[str]:
-    """Yield the reason for each dash in the table, once for all stages with the same reason."""
-    columns = {"ms": "ms/iter", "power_w": "power", "utilisation_percent": "GPU %"}
-    reasons: dict[str, dict[str, list[str]]] = {}
+    """Yield why a stage was not measured, once for all stages with the same reason."""
+    reasons: dict[str, list[str]] = {}
     for result in results:
-        for name, reason in result.not_measured.items():
-            if name in columns:
-                reasons.setdefault(reason, {}).setdefault(result.stage, []).append(columns[name])
+        if result.ms is None:
+            reasons.setdefault(result.not_measured.get("ms", ""), []).append(result.stage)
     for reason, stages in reasons.items():
-        names = dict.fromkeys(name for missing in stages.values() for name in missing)
-        where = "" if len(stages) == len(results) else f" of {', '.join(stages)}"
-        yield from _wrap(f"not measured: {', '.join(names)}{where}: {reason}")
+        yield from _wrap(f"not measured: {', '.join(stages)}: {reason}")
     if reasons:
         yield ""
 

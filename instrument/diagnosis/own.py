@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +16,6 @@ from instrument.diagnosis.output import diagnosis_table
 from instrument.diagnosis.stages import Stage, StageContext, select_stages
 from instrument.diagnosis.verdict import build_diagnosis, capture_commands
 from instrument.errors import LogFunction
-from instrument.monitor.nvml import Meter, device_uuid
 from instrument.own import Loss
 from instrument.workload import named_after, own_workload
 
@@ -88,7 +86,5 @@ def diagnose(
 
 def report_stages(context: StageContext, stages: Sequence[Stage], plan: Plan, log: LogFunction) -> DiagnosisReport:
     """Measure the stages and return what follows; `log` receives a line before each round."""
-    device = context.device
-    with closing(Meter(device_uuid(device.index if device.type == "cuda" else None))) as meter:
-        results = measure(stages, context, plan, meter, log)
+    results = measure(stages, context, plan, log)
     return DiagnosisReport(tuple(results), build_diagnosis(results, context.config))

@@ -149,23 +149,6 @@ class Stage:
     open: Callable[[StageContext], StageRun]
 
 
-class InferenceStage(StageRun):
-    """The forward passes of a step, without autograd, on batches that are on the device."""
-
-    launches_only = True
-
-    def __init__(self, context: StageContext) -> None:
-        self._learner = context.learner("fp32")
-        self._learner.model.eval()
-        self._batches = context.on_device()
-
-    def iterate(self) -> None:
-        """Run the forward passes."""
-        with torch.no_grad():
-            for batch in self._batches:
-                self._learner.forward(batch)
-
-
 class TrainStage(StageRun):
     """A complete step (forward, backward, optimizer) on batches that are on the device."""
 
@@ -275,7 +258,6 @@ def _pipeline_title(config: Config) -> str:
 
 
 STAGES: tuple[Stage, ...] = (
-    Stage("inference", lambda _config: "inference, fp32", InferenceStage),
     Stage("training", lambda _config: "training, fp32", _open_training),
     Stage("mixed", _mixed_title, _open_mixed),
     Stage("loader", lambda _config: "loader alone", LoaderStage),

@@ -93,8 +93,8 @@ def _train_command(bound: Bound, config: Config) -> list[str]:
 MAX_SPREAD_FRACTION = 0.2  # share of an iteration: limit for the difference between the slowest and the fastest round
 MAX_WORKERS = 32
 ON_A_CPU = (
-    "A CPU shows loading, the loop and the precision of the compute. Copies, their overlap, launches, waits for the "
-    "GPU and power need a GPU: run this command there."
+    "A CPU shows loading, the loop and the precision of the compute. Copies, their overlap, launches and waits for the "
+    "GPU need a GPU: run this command there."
 )
 
 

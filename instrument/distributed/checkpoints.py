@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
@@ -23,10 +23,10 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from instrument.checkpoint import file
 from instrument.checkpoint.folder import Checkpoints, default_folder, wait_for_device
 from instrument.checkpoint.resume import Parts, Resumed, Stateful, compare_settings
-from instrument.checkpoint.states import fit_optimizer_state, random_state, restore_random_state
+from instrument.checkpoint.states import random_state, restore_random_state
 from instrument.config.schema import Config
 from instrument.distributed.world import World, any_rank, gather_values
-from instrument.distributed.wrap import is_sharded, unwrap
+from instrument.distributed.wrap import unwrap
 from instrument.errors import InstrumentError, LogFunction
 from instrument.trainer.learner import Learner
 
@@ -35,77 +35,19 @@ RUN = "run.json"
 TENSORS = ("model", "optimizer")  # the parts that are sharded; each rank keeps the others for itself
 
 
-def checkpoint_parts(learner: Learner, world: World, *, gathered: bool = True) -> Parts:
-    """Return the parts of a checkpoint. Their complete state is on rank 0; without `gathered`, each rank has its own.
+def checkpoint_parts(learner: Learner, world: World, *, shared: bool = True) -> Parts:
+    """Return the parts of a checkpoint, with the parameter names of a model without a wrapper.
 
-    With several ranks state_dict() may be a collective operation, so `SharedCheckpoints` calls it on every rank.
-    Parameter names are those of the model without a wrapper.
+    Args:
+        learner: the model and its optimizer.
+        world: the ranks. `SharedCheckpoints` calls state_dict() on each, because that of generators is collective.
+        shared: whether rank 0 writes for all, and not each rank its shards.
     """
-    model, optimizer = unwrap(learner.model), learner.optimizer
-    parts: dict[str, Stateful] = {"model": model, "optimizer": optimizer}
-    if gathered and is_sharded(model):
-        parts = {"model": GatheredModel(model, world), "optimizer": GatheredOptimizer(optimizer, world)}
+    parts: dict[str, Stateful] = {"model": unwrap(learner.model), "optimizer": learner.optimizer}
     parts |= {"schedule": learner.schedule, "scaler": learner.scaler}
-    if gathered and world.size > 1:
+    if shared and world.size > 1:
         parts["random"] = RankRandomState(world, learner.device)
     return parts
-
-
-class GatheredModel:
-    """A sharded model whose complete state is on the CPU of rank 0 and empty on the other ranks.
-
-    Args:
-        model: the model after `fully_shard`.
-        world: The ranks. Every rank must call both methods.
-    """
-
-    def __init__(self, model: nn.Module, world: World) -> None:
-        self._model, self._world = model, world
-
-    def state_dict(self) -> Mapping[str, Any]:
-        """Gather the weights one by one."""
-        state = {name: _full_value(value, self._world) for name, value in self._model.state_dict().items()}
-        return state if self._world.first else {}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Load the shard of this rank from a complete state."""
-        own = self._model.state_dict()
-        shards = {name: _local_shard(value, own[name]) if name in own else value for name, value in state_dict.items()}
-        self._model.load_state_dict(shards)
-
-
-class GatheredOptimizer:
-    """The optimizer of a sharded model, with the state it would have in a single process.
-
-    Args:
-        optimizer: the optimizer of the sharded parameters.
-        world: The ranks. Every rank must call both methods.
-    """
-
-    def __init__(self, optimizer: torch.optim.Optimizer, world: World) -> None:
-        self._optimizer, self._world = optimizer, world
-
-    def state_dict(self) -> Mapping[str, Any]:
-        """Gather the state of the parameters one by one."""
-        state = self._optimizer.state_dict()
-        full = {
-            number: {name: _full_value(value, self._world) for name, value in values.items()}
-            for number, values in state["state"].items()
-        }
-        return {**state, "state": full} if self._world.first else {}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], /) -> None:
-        """Load the shard of this rank from a complete state; keep the options of this run, such as fused."""
-        fitted = fit_optimizer_state(self._optimizer, state_dict)
-        groups = self._optimizer.param_groups
-        own = dict(enumerate(weight for group in groups for weight in group["params"]))
-        fitted["state"] = {
-            number: {
-                name: _local_shard(value, own[number]) if number in own else value for name, value in values.items()
-            }
-            for number, values in fitted["state"].items()
-        }
-        self._optimizer.load_state_dict(fitted)
 
 
 class RankRandomState:
@@ -131,30 +73,6 @@ class RankRandomState:
         states = [state_dict, *state_dict.get("others", ())]
         if self._world.rank < len(states):
             restore_random_state(states[self._world.rank], self._device)
-
-
-def _full_value(value: Any, world: World) -> Any:
-    """Return the unsharded value on the CPU of rank 0; None on other ranks."""
-    if isinstance(value, _dtensor_type()):
-        value = value.full_tensor()
-    if not world.first:
-        return None
-    return value.detach().cpu() if isinstance(value, Tensor) else value
-
-
-def _local_shard(value: Any, own: Any) -> Any:
-    """Return the shard of this rank of a complete tensor, placed as `own`, if both have the same shape."""
-    if not (isinstance(own, _dtensor_type()) and isinstance(value, Tensor) and value.shape == own.shape):
-        return value
-    from torch.distributed.tensor import distribute_tensor
-
-    return distribute_tensor(value.to(own.device), own.device_mesh, own.placements)
-
-
-def _dtensor_type() -> Any:
-    from torch.distributed.tensor import DTensor
-
-    return DTensor
 
 
 class ShardedCheckpoints(Checkpoints):
@@ -229,7 +147,8 @@ class ShardedCheckpoints(Checkpoints):
         try:
             path.mkdir(exist_ok=True)
             (path / COMPLETE).unlink(missing_ok=True)
-            (path / RUN).write_text(json.dumps(run))
+            if self._world.first:  # another rank may end the run for another reason
+                (path / RUN).write_text(json.dumps(run))
             torch.save(states | {"random": random_state()}, path / f"rank-{self._world.rank}.pt")
         except OSError as error:
             raise InstrumentError(f"{path} cannot be written: {error.strerror}") from error
@@ -321,7 +240,7 @@ def shared_checkpoints(config: Config, world: World, log: LogFunction) -> Checkp
     if settings.folder is None:
         raise InstrumentError("no folder for checkpoints; use --checkpoint-folder")
     about: dict[str, Any] = {"keep": settings.keep, "best": settings.best, "config": config, "log": log}
-    if settings.sharded:
+    if config.writes_shards:
         return ShardedCheckpoints(settings.folder, world=world, **about)
     if world.size == 1:
         return Checkpoints(settings.folder, **about)
@@ -355,7 +274,7 @@ class SharedCheckpoints(Checkpoints):
 
     Every rank must call `start`, `save` and `load`, and `emergency` with a text. If one rank calls `save` where
     another calls `emergency`, the call of rank 0 counts. `emergency` with an exception runs on one rank alone and
-    writes the state of that rank; with sharded weights it writes nothing.
+    writes the state of that rank.
 
     Args:
         folder: folder that all ranks can access.
@@ -371,8 +290,6 @@ class SharedCheckpoints(Checkpoints):
     def _write(self, step: int, parts: Parts, *, alone: bool = False, **entries: Any) -> Path:
         """Gather every part and write on rank 0: return the path, or raise the error, on all ranks."""
         if alone:
-            if any(isinstance(part, GatheredModel | GatheredOptimizer) for part in parts.values()):
-                raise InstrumentError("the model is sharded, so no rank has all weights")
             own = {name: part for name, part in parts.items() if not isinstance(part, RankRandomState)}
             return super()._write(step, own, **entries)
         wait_for_device()

@@ -18,7 +18,6 @@ from instrument.config.schema import Config
 from instrument.config.strategies import STRATEGIES
 from instrument.data import Loader, Position
 from instrument.distributed.checkpoints import checkpoint_parts, open_checkpoints
-from instrument.distributed.scaling import calibrate, gather_times, report_lines
 from instrument.distributed.world import World, min_over_ranks, process_group, select_device
 from instrument.distributed.wrap import gradient_reduction, wrap
 from instrument.errors import ConfigError, InstrumentError, LogFunction
@@ -43,7 +42,6 @@ from instrument.trainer.messages import Outcome, start_lines
 from instrument.trainer.optimizer import MakeOptimizer
 from instrument.trainer.recover import MicroBatches, retry_loader
 from instrument.trainer.validation import Report, Validation
-from instrument.trees import map_tensors
 from instrument.workload import Workload, named_after, open_workload, own_workload
 
 
@@ -159,7 +157,7 @@ class _TrainingRun:
                 remove_empty(checkpoints.folder, around=named is None)
 
     def _run(self, checkpoints: Checkpoints | None) -> Outcome:
-        parts = checkpoint_parts(self.learner, self.world, gathered=not self.config.checkpoint.sharded)
+        parts = checkpoint_parts(self.learner, self.world, shared=not self.config.writes_shards)
         resumed = self._start(checkpoints, parts)
         span = self._span(resumed)
         with Interrupts() as stopping, annotate_collections(), self._sinks(resumed) as sinks:
@@ -175,7 +173,7 @@ class _TrainingRun:
                 checkpoints=checkpoints, parts=parts, flops=enricher.flops, validation=validation,
                 hooks=self.workload.hooks,
             )  # fmt: skip
-            calibration = self._calibration()
+            self._report_equal_batches()
             try:
                 self.workload.hooks.start(self.learner.model, self.learner.optimizer)
                 loop.run(stopping)
@@ -185,7 +183,6 @@ class _TrainingRun:
                 if checkpoints is not None:
                     checkpoints.close()
                 self.workload.hooks.end(loop.done)
-        self._report_scaling(journal, calibration)
         skips = self.config.training.on_nan == "skip"
         if loop.failure is None and (problem := loop.finite.summary(loop.done - span.first, skips)):
             self.log(problem)
@@ -211,27 +208,14 @@ class _TrainingRun:
             for line in (f"resuming at step {resumed.step} from {resumed.path}", *resumed.changed):
                 self.log(line)
 
-    def _calibration(self) -> float | None:
-        """Measure forward and backward of one GPU alone, if there are several."""
-        if self.world.size == 1:
-            return None
+    def _report_equal_batches(self) -> None:
+        """Say so if all ranks read the same batches of a loader of the user's own."""
+        if self.world.size == 1 or not isinstance(self.loader, StreamLoader):
+            return
         config = replace(self.config, data=self.config.data.on_demand())
         with random_state_kept(self.device):
             batch = next(iter(self.workload.build_loader(config, rank=self.world.rank, world=self.world.size)))
-            if isinstance(self.loader, StreamLoader):
-                report_equal_batches(batch, self.world, self.log)
-            if self.device.type != "cuda":
-                return None
-            batch = map_tensors(batch, lambda tensor: tensor.to(self.device))
-            return calibrate(self.learner, batch, self.world)
-
-    def _report_scaling(self, journal: Journal, calibration: float | None) -> None:
-        """Report the speed-up of the GPUs and which settings limit it. Processes on a CPU share its cores."""
-        if self.world.size == 1 or self.device.type != "cuda" or not journal.recent:
-            return
-        ranks = gather_times(list(journal.recent), calibration, self.config, self.world)
-        for line in report_lines(ranks, self.config):
-            self.log(line)
+        report_equal_batches(batch, self.world, self.log)
 
     def _loader(self, start: Position) -> Loader | StreamLoader:
         pinned = uses_pinned_batches(self.config, self.device)

@@ -35,7 +35,6 @@ def rows(
 ) -> list[StageResult]:  # fmt: skip
     """Return the rows of a run on a GPU that computes for 10 ms in bf16, and is fed well unless said otherwise."""
     return [
-        row("inference", training / 3, gpu_ms=training / 3),
         row("training", training, gpu_ms=training),
         row("mixed", compute, gpu_ms=gpu),
         row("loader", loader),
@@ -272,7 +271,7 @@ def test_in_fp32_the_compute_is_the_training_stage() -> None:
     assert (found.bound, found.stage) == ("compute", "training")
 
 
-@pytest.mark.parametrize("left_out", ["inference", "training", "loader", "plain"])
+@pytest.mark.parametrize("left_out", ["training", "loader", "plain"])
 def test_other_stages_can_be_missing(left_out: str) -> None:
     found = build_diagnosis([one for one in rows(30.0, copy=29.0) if one.stage != left_out], config())
     assert (found.bound, found.lost_ms) == ("copy", pytest.approx(19.0))

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from instrument.checkpoint import file  # noqa: E402
 from instrument.checkpoint.resume import load  # noqa: E402
-from instrument.config.schema import Checkpoint, Config, Data, Distributed, Model, Training  # noqa: E402
+from instrument.config.schema import Checkpoint, Config, Data, Model, Training  # noqa: E402
 from instrument.data import Position  # noqa: E402
 from instrument.distributed.checkpoints import checkpoint_parts, shared_checkpoints  # noqa: E402
 from instrument.distributed.world import World  # noqa: E402
@@ -38,9 +38,9 @@ CONFIG = Config(
 class Run:
     """A small training on one of several ranks, in what it keeps like the real one."""
 
-    def __init__(self, world: World, folder: Path, seed: int, *, shard: bool = False) -> None:
+    def __init__(self, world: World, folder: Path, seed: int) -> None:
         torch.manual_seed(100 * seed + world.rank)
-        self.config = replace(CONFIG, checkpoint=Checkpoint(folder=folder), distributed=Distributed(shard=shard))
+        self.config = replace(CONFIG, checkpoint=Checkpoint(folder=folder))
         self.world, self.said = world, list[str]()
         self.device = torch.device(world.device_type, world.local_rank) if world.device_type == "cuda" else CPU
         model = build(CONFIG.model, CONFIG.data, self.device).double()  # Adam makes much of float32's last bits
@@ -66,19 +66,15 @@ class Run:
 
 
 def ddp(world: World, folder: Path) -> Any:
-    return _unbroken_and_resumed(world, folder / "ddp", shard=False)
+    return _unbroken_and_resumed(world, folder / "ddp")
 
 
-def sharded(world: World, folder: Path) -> Any:
-    return _unbroken_and_resumed(world, folder / "sharded", shard=True)
-
-
-def _unbroken_and_resumed(world: World, folder: Path, *, shard: bool) -> Any:
-    first = Run(world, folder, seed=1, shard=shard).train(0, 3)
+def _unbroken_and_resumed(world: World, folder: Path) -> Any:
+    first = Run(world, folder, seed=1).train(0, 3)
     assert first.checkpoints.start(None, first.parts) is None
     path = first.checkpoints.save(3, first.parts, loss=0.5 + world.rank, extra={"position": [0, 3]})
     unbroken = first.train(3, 6).end()
-    second = Run(world, folder, seed=2, shard=shard).train(7, 9)
+    second = Run(world, folder, seed=2).train(7, 9)
     resumed = second.checkpoints.start("latest", second.parts, second.device)
     assert resumed is not None
     assert (resumed.step, resumed.loss, resumed.path) == (3, 0.5, path)
@@ -97,16 +93,6 @@ def damaged(world: World, folder: Path) -> Any:
     return (resumed and resumed.step), second.said
 
 
-def into_the_other_kind(world: World, folder: Path) -> Any:
-    """A DDP checkpoint goes on sharded, a sharded one as DDP."""
-    crossed = []
-    for kind, shard in (("ddp", True), ("sharded", False)):
-        run = Run(world, folder / f"{kind}-crossed", seed=3, shard=shard)
-        load(folder / kind, run.parts, run.device, config=run.config)
-        crossed.append(run.train(3, 6).end())
-    return crossed
-
-
 def from_one_process(world: World, folder: Path) -> Any:
     run = Run(world, folder / "onwards", seed=4)
     load(folder / "one", run.parts, run.device, config=run.config)
@@ -115,7 +101,7 @@ def from_one_process(world: World, folder: Path) -> Any:
 
 def an_agreed_stop(world: World, folder: Path) -> Any:
     """The rank that got the signal calls emergency, the other save: neither waits for ever."""
-    run = Run(world, folder / "stopped", seed=5, shard=True).train(0, 1)
+    run = Run(world, folder / "stopped", seed=5).train(0, 1)
     if world.first:
         return run.checkpoints.emergency(1, run.parts, "SIGTERM")
     return run.checkpoints.save(1, run.parts)
@@ -123,12 +109,9 @@ def an_agreed_stop(world: World, folder: Path) -> Any:
 
 def a_failing_rank(world: World, folder: Path) -> Any:
     """The second rank fails; the first knows nothing of it, and goes on."""
-    kept = []
-    for shard in (False, True):
-        run = Run(world, folder / f"failing-{shard}", seed=6, shard=shard).train(0, 1)
-        path = None if world.first else run.checkpoints.emergency(1, run.parts, ValueError("no"))
-        kept.append((path, run.said, run.end()))
-    return kept
+    run = Run(world, folder / "failing", seed=6).train(0, 1)
+    path = None if world.first else run.checkpoints.emergency(1, run.parts, ValueError("no"))
+    return path, run.said, run.end()
 
 
 def a_full_disk(world: World, folder: Path) -> Any:
@@ -147,7 +130,7 @@ def a_full_disk(world: World, folder: Path) -> Any:
 
 
 SCENARIOS = (
-    ddp, sharded, damaged, into_the_other_kind, from_one_process, an_agreed_stop, a_failing_rank, a_full_disk,
+    ddp, damaged, from_one_process, an_agreed_stop, a_failing_rank, a_full_disk,
 )  # fmt: skip
 
 
@@ -170,7 +153,7 @@ def two(folder: Path, one: dict[str, Any]) -> Mapping[str, list[Any]]:
 
 @pytest.fixture(scope="module")
 def two_gpus(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Any]]:
-    return ranks.run((ddp, sharded, an_agreed_stop), tmp_path_factory.mktemp("gpus"), device="cuda")
+    return ranks.run((ddp, an_agreed_stop), tmp_path_factory.mktemp("gpus"), device="cuda")
 
 
 def equal(left: Any, right: Any) -> bool:
@@ -181,16 +164,14 @@ def equal(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-@pytest.mark.parametrize("kind", ["ddp", "sharded"])
-def test_two_ranks_resume_bit_for_bit(two: Mapping[str, list[Any]], kind: str) -> None:
-    went_on_bit_for_bit(two, kind)
+def test_two_ranks_resume_bit_for_bit(two: Mapping[str, list[Any]]) -> None:
+    went_on_bit_for_bit(two["ddp"])
 
 
 @pytest.mark.gpu
 @TWO_GPUS
-@pytest.mark.parametrize("kind", ["ddp", "sharded"])
-def test_two_gpus_resume_bit_for_bit(two_gpus: Mapping[str, list[Any]], kind: str) -> None:
-    went_on_bit_for_bit(two_gpus, kind)
+def test_two_gpus_resume_bit_for_bit(two_gpus: Mapping[str, list[Any]]) -> None:
+    went_on_bit_for_bit(two_gpus["ddp"])
 
 
 def test_two_ranks_go_back_to_the_checkpoint_before_a_damaged_one(two: Mapping[str, list[Any]]) -> None:
@@ -199,39 +180,22 @@ def test_two_ranks_go_back_to_the_checkpoint_before_a_damaged_one(two: Mapping[s
         assert [line.partition(";")[2] for line in said] == [" trying the checkpoint before it, 0001-step-1.pt"]
 
 
-def went_on_bit_for_bit(two: Mapping[str, list[Any]], kind: str) -> None:
-    for rank, (unbroken, resumed) in enumerate(two[kind]):
+def went_on_bit_for_bit(runs: list[Any]) -> None:
+    for unbroken, resumed in runs:
         assert equal(unbroken, resumed)
-        assert unbroken["model"] or (kind == "sharded" and rank == 1)
-    first, second = (unbroken["draws"] for unbroken, _ in two[kind])
+    first, second = (unbroken["draws"] for unbroken, _ in runs)
     assert not torch.equal(first.cpu(), second.cpu())
 
 
-def test_ddp_and_sharded_checkpoints_have_one_format(two: Mapping[str, list[Any]], folder: Path) -> None:
-    (ddp_went_on, sharded_went_on) = two["into_the_other_kind"][0]
-    torch.testing.assert_close(ddp_went_on["model"], two["ddp"][0][0]["model"], rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(sharded_went_on["model"], two["sharded"][0][0]["model"], rtol=1e-9, atol=1e-12)
-    kinds = [file.read(folder / kind / "0001-step-3.pt")["parts"] for kind in ("ddp", "sharded")]
-    assert (
-        kinds[0]["model"].keys()
-        == kinds[1]["model"].keys()
-        == build(CONFIG.model, CONFIG.data, CPU).state_dict().keys()
-    )
-    assert [value.shape for value in kinds[0]["model"].values()] == [
-        value.shape for value in kinds[1]["model"].values()
-    ]
-
-
-@pytest.mark.parametrize("kind", ["ddp", "sharded"])
-def test_one_process_resumes_a_run_of_two(two: Mapping[str, list[Any]], folder: Path, kind: str) -> None:
-    run = Run(World(), folder / f"{kind}-alone", seed=9)
-    resumed = load(folder / kind, run.parts, run.device, config=run.config)
+def test_one_process_resumes_a_run_of_two(two: Mapping[str, list[Any]], folder: Path) -> None:
+    run = Run(World(), folder / "alone", seed=9)
+    resumed = load(folder / "ddp", run.parts, run.device, config=run.config)
     assert resumed.step == 3
-    saved = file.read(folder / kind / "0001-step-3.pt")["parts"]
+    saved = file.read(folder / "ddp" / "0001-step-3.pt")["parts"]
     assert equal(dict(run.learner.model.state_dict()), dict(saved["model"]))
     assert equal(run.learner.optimizer.state_dict()["state"], saved["optimizer"]["state"])
     run.config = replace(run.config, data=replace(run.config.data, batch=6))
-    together = two[kind][0][0]
+    together = two["ddp"][0][0]
     torch.testing.assert_close(dict(run.train(3, 6).end()["model"]), dict(together["model"]), rtol=1e-9, atol=1e-12)
 
 
@@ -249,11 +213,9 @@ def test_all_ranks_share_an_emergency_checkpoint(two: Mapping[str, list[Any]], f
 
 
 def test_failed_rank_saves_its_state(two: Mapping[str, list[Any]], folder: Path) -> None:
-    (ddp_path, said, state), (sharded_path, sharded_said, _) = two["a_failing_rank"][1]
-    assert (ddp_path, said) == (folder / "failing-False" / "0001-step-1-emergency.pt", [])
-    assert equal(dict(file.read(ddp_path)["parts"]["model"]), dict(state["model"]))
-    assert (sharded_path, len(sharded_said)) == (None, 1)
-    assert "sharded" in sharded_said[0]
+    path, said, state = two["a_failing_rank"][1]
+    assert (path, said) == (folder / "failing" / "0001-step-1-emergency.pt", [])
+    assert equal(dict(file.read(path)["parts"]["model"]), dict(state["model"]))
 
 
 def test_write_error_reaches_all_ranks(two: Mapping[str, list[Any]]) -> None:

@@ -12,7 +12,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from instrument.config.schema import Config, Data, Distributed, Model, Training  # noqa: E402
-from instrument.distributed.checkpoints import checkpoint_parts  # noqa: E402
 from instrument.distributed.world import World  # noqa: E402
 from instrument.distributed.wrap import gradient_reduction, unwrap, wrap  # noqa: E402
 from instrument.trainer.learner import Learner  # noqa: E402
@@ -57,8 +56,9 @@ def train(config: Config, world: World) -> tuple[list[float], Mapping[str, Any]]
                 taught.backward(loss, 1 / count)
             losses.append(loss.item())
         taught.update()
-    weights = checkpoint_parts(taught, world)["model"].state_dict()
-    return losses, {name: value.cpu().clone() for name, value in weights.items()}
+    weights = unwrap(taught.model).state_dict()
+    whole = {name: getattr(value, "full_tensor", lambda value=value: value)() for name, value in weights.items()}
+    return losses, {name: value.cpu().clone() for name, value in whole.items()}
 
 
 def with_(config: Config, *, accumulation: int = 1, batch: int | None = None, **distributed: Any) -> Config:

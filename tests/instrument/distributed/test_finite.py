@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -77,7 +78,11 @@ def check(device: str, folder: Path) -> None:
         for _code, _failure, losses, _said in (first, second):
             assert all(map(math.isfinite, losses[:5])) and not any(map(math.isfinite, losses[5:])), name
     five = newest(folder / "five")
-    for name in ("stop", "event", "sharded"):
+    shards = sorted(path.name for path in (folder / "sharded").glob("step-*"))
+    assert shards == ["step-00000004", "step-00000005"]
+    run = json.loads((folder / "sharded" / shards[1] / "run.json").read_text())
+    assert (run["extra"], "reason" in run) == (five["extra"], True)
+    for name in ("stop", "event"):
         assert names(folder / name) == ["0001-step-4.pt", "0002-step-5-emergency.pt", "best.pt"]
         assert newest(folder / name)["extra"] == five["extra"]
     for weights, expected in zip(

@@ -33,7 +33,7 @@ class Run:
         model = wrap(build(CONFIG.model, CONFIG.data, CPU), distributed, world, CPU)
         self.world, self.lines = world, list[str]()
         self.learner = Learner(model, CONFIG.training, 6, CPU)
-        self.parts = checkpoint_parts(self.learner, world, gathered=False)
+        self.parts = checkpoint_parts(self.learner, world, shared=False)
         self.checkpoints = shared_checkpoints(self.config, world, self.lines.append)
 
     def train(self, first: int, last: int) -> Run:
