@@ -13,47 +13,53 @@ cudaMallocAsync, costs at most its length.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import polars as pl
 
 from traceview.model.units import quantity, verb
-from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, OldRule
-from traceview.pricing.claims import STEADY, Collected, IdleClaim
+from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture, Rule
+from traceview.pricing.ledger import GapClaim
 from traceview.pricing.texts import join_words
-from traceview.rules.synchronize import RESTART_CLAIM, RESTARTS, calls_of_device, count_names, restart_gaps, total_cost
+from traceview.rules.synchronize import calls_of_device, count_names, restart_claim, total_cost
 
 MAX_NAMES = 3
 
 
-class _AllocationSums(NamedTuple):
-    """Allocations and frees by name, and the most ns that they cost."""
+def find(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft]:
+    """Yield a finding for a GPU that waits for allocations in the loop."""
+    calls = _memory_calls(capture, device)
+    if calls.is_empty():
+        return
+    count = len(calls)
+    values = {
+        "count": quantity(count, "allocation or free", "allocations and frees"),
+        "keep": verb(count, "keep"),
+        "where": "inside the iterations" if capture.counted else "in the capture",
+        "per_iteration": capture.per_iteration(count),
+        "names": join_words([f"{each} {name}" for name, each in count_names(calls)[:MAX_NAMES]]),
+    }
+    implicit = calls_of_device(device, capture.host.implicit_sync.frame)
+    restarts = restart_claim(device, implicit.filter(pl.col("api").is_in(calls["row"].implode())))
+    queued = calls.filter(~pl.col("implicit"))
+    yield FindingDraft(
+        "allocation",
+        device,
+        (GapClaim(("memory",), device.steady_gaps), restarts),
+        values,
+        at_most=total_cost(implicit) + int((queued["end"] - queued["start"]).sum()),
+        same_everywhere=True,
+    )
 
-    calls: dict[str, int]
-    cost: int
 
-
-def _collect(part: CapturePart, device: DevicePart) -> Collected[_AllocationSums]:
-    """Count the calls, and group the gaps after those that block."""
-    calls = _memory_calls(part, device)
-    implicit = calls_of_device(device, part.host.implicit_sync.frame)
-    blocking = implicit.filter(pl.col("api").is_in(calls["row"].implode()))
-    queued = calls.filter(~pl.col("implicit")).select((pl.col("end") - pl.col("start")).sum()).item()
-    sums = _AllocationSums(count_names(calls), total_cost(implicit) + queued)
-    return Collected(sums, {RESTARTS: restart_gaps(device, blocking)})
-
-
-def _memory_calls(part: CapturePart, device: DevicePart) -> pl.DataFrame:
-    """Return the memory calls that start in the steady time of the part, with their rows of Trace.api."""
-    window = part.trace.window or device.steady
+def _memory_calls(capture: MeasuredCapture, device: GpuWork) -> pl.DataFrame:
+    """Return the memory calls of the device's processes that start in its steady time; `row` is that of Trace.api."""
     return (
-        part.trace.api.lazy()
+        capture.trace.api.lazy()
         .with_row_index("row")
         .filter(
             (pl.col("role") == "memory")
-            & (pl.col("start") >= max(device.steady.start, window.start))
-            & (pl.col("start") < min(device.steady.end, window.end))
+            & pl.col("start").is_between(device.steady.start, device.steady.end, closed="left")
             & pl.col("process").is_in(list(device.process_ids))
         )
         .select(pl.col("row").cast(pl.Int64), "start", "end", "name", "implicit")
@@ -61,33 +67,4 @@ def _memory_calls(part: CapturePart, device: DevicePart) -> pl.DataFrame:
     )
 
 
-def _decide(facts: CaptureFacts, sums: Mapping[int, _AllocationSums]) -> Iterator[FindingDraft]:
-    """Yield one finding for each device that waits for allocations in the loop."""
-    for device in facts.devices:
-        counts = sums[device.row].calls
-        if not counts:
-            continue
-        count = sum(counts.values())
-        values = {
-            "count": quantity(count, "allocation or free", "allocations and frees"),
-            "keep": verb(count, "keep"),
-            "where": "inside the iterations" if facts.counted else "in the capture",
-            "per_iteration": facts.per_iteration(count),
-            "names": _frequent_names(counts),
-        }
-        yield FindingDraft(
-            "allocation",
-            device,
-            (IdleClaim(("memory",), STEADY), RESTART_CLAIM),
-            values,
-            at_most=sums[device.row].cost,
-            same_everywhere=True,
-        )
-
-
-def _frequent_names(counts: dict[str, int]) -> str:
-    names = sorted(counts, key=lambda name: (-counts[name], name))[:MAX_NAMES]
-    return join_words([f"{counts[name]} {name}" for name in names])
-
-
-allocation = OldRule("allocation", _decide, _collect, place=100)
+allocation = Rule("allocation", find, place=100)

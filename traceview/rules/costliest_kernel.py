@@ -13,23 +13,24 @@ finding has no gain.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
+from traceview.intervals import Times
 from traceview.measure.kernels.families import MATRIX, KernelKind, kernel_kind
 from traceview.model.analysis import DeviceUse
 from traceview.model.rows import KernelUse
 from traceview.model.trace import SOURCES
 from traceview.model.units import duration, operations, quantity, share
-from traceview.pricing.base import HIGH_SHARE, CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, OldRule
-from traceview.pricing.claims import Collected, ComputeClaim, Group, KernelGroup
+from traceview.pricing.base import HIGH_SHARE, FindingDraft, GpuWork, MeasuredCapture, Rule
+from traceview.pricing.ledger import KernelClaim
 from traceview.rules.shared_gpu import metric_sentence
 
 MIN_KERNEL = 0.25  # share of the kernel time from which a kernel stands out of its family
-GROUP, GRAPHS = "costliest", "graphs"
 GRAPH = SOURCES.index("graph")
 # Families that libraries have routines for.
 ROUTINES = frozenset(
@@ -79,12 +80,12 @@ class Costliest(NamedTuple):
 def costliest(use: DeviceUse) -> Costliest | None:
     """Return the kernel that takes most of a device's time, or the family if no kernel stands out."""
     rows = [row for row in use.tables["kernels"].rows if row.family is not None]
-    families, labels = dict[str, int](), dict[tuple[str, str], int]()
-    for row in rows:
-        families[row.family] = families.get(row.family, 0) + row.total_ns
-        labels[row.family, row.label] = labels.get((row.family, row.label), 0) + row.total_ns
     if not rows:
         return None
+    families, labels = Counter[str](), Counter[tuple[str, str]]()
+    for row in rows:
+        families[row.family] += row.total_ns
+        labels[row.family, row.label] += row.total_ns
     total = sum(row.total_ns for row in use.tables["kernels"].rows)
     family, label = min(labels, key=lambda key: (-labels[key], key))
     if labels[family, label] < MIN_KERNEL * total:
@@ -95,59 +96,42 @@ def costliest(use: DeviceUse) -> Costliest | None:
     return Costliest(family, label, [row for row in rows if (row.family, row.label) == (family, label)])
 
 
-class _Graphs(NamedTuple):
-    """The launches of each graph that is traced whole, and their ns."""
-
-    launches: dict[str, int]
-    ns: dict[str, int]
-
-
-def _collect(part: CapturePart, device: DevicePart) -> Collected[_Graphs]:
-    """Group the kernels by family and label, and the graphs."""
-    kernels, graphs = device.kernels, np.flatnonzero(device.column(part.trace, "source") == GRAPH)
-    kinds = [_name(kind.family, kind.label) for kind in kernels.kinds]
-    number = {name: at for at, name in enumerate(dict.fromkeys(kinds))}
-    label = np.array([number[name] for name in kinds], np.min_scalar_type(len(number)))
-    groups = dict[str, Group]({GROUP: KernelGroup(kernels.places, labels=label[kernels.shape], names=tuple(number))})
-    if not len(graphs):
-        return Collected(_Graphs({}, {}), groups)
-    groups[GRAPHS] = KernelGroup(graphs)
-    rows = part.trace.operations[device.activity.rows[graphs]].group_by(pl.col("name").cast(pl.String))
-    sums = rows.agg(pl.len().alias("launches"), (pl.col("end") - pl.col("start")).sum().alias("ns")).sort("name")
-    return Collected(_Graphs(*(dict(sums.select("name", column).iter_rows()) for column in _Graphs._fields)), groups)
+def find(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft]:
+    """Yield findings on the graphs and on the costliest kernels of a GPU that take HIGH_SHARE of its time."""
+    enough = HIGH_SHARE * device.use.window.length
+    graphs = np.flatnonzero(device.column(capture.trace, "source") == GRAPH)
+    if len(graphs):
+        rows = capture.trace.operations[device.activity.rows[graphs]]
+        ns = dict(
+            rows.group_by(pl.col("name").cast(pl.String)).agg((pl.col("end") - pl.col("start")).sum()).iter_rows()
+        )
+        if sum(ns.values()) >= enough:
+            yield _draft_of_graphs(capture, device, graphs, ns)
+    chosen = costliest(device.use)
+    if chosen is not None and chosen.ns >= enough:
+        yield _draft(capture, device, chosen)
 
 
-def _name(family: str | None, label: str) -> str:
-    """Return what tells kernels apart in the group."""
-    return f"{family} {label}"
-
-
-def _decide(facts: CaptureFacts, sums: Mapping[int, _Graphs]) -> Iterator[FindingDraft]:
-    """Yield a finding for each device whose costliest kernels, or graphs, take HIGH_SHARE of the time."""
-    for device in facts.devices:
-        chosen, graphs = costliest(device.use), sums[device.row]
-        if sum(graphs.ns.values()) >= HIGH_SHARE * device.use.window.length:
-            yield _draft_of_graphs(facts, device, graphs)
-        if chosen is not None and chosen.ns >= HIGH_SHARE * device.use.window.length:
-            yield _draft(facts, device, chosen)
-
-
-def _draft_of_graphs(facts: CaptureFacts, device: DeviceFacts, graphs: _Graphs) -> FindingDraft:
-    length, ns, count = device.use.window.length, sum(graphs.ns.values()), sum(graphs.launches.values())
-    name = max(graphs.ns, key=graphs.ns.__getitem__)
+def _draft_of_graphs(
+    capture: MeasuredCapture, device: GpuWork, graphs: Times, ns_of: Mapping[str, int]
+) -> FindingDraft:
+    """Return the finding on graphs, indices into the device's activity; `ns_of` are their lengths by name."""
+    length, ns = device.use.window.length, sum(ns_of.values())
+    name = min(ns_of, key=lambda name: (-ns_of[name], name))
     values = {
-        "what": f"{name} takes" if len(graphs.ns) == 1 else f"{len(graphs.ns):,} CUDA graphs take",
-        "part": f"{share(min(ns, length), length)} of {_covered(facts)}",
-        "launches": quantity(count, "launch", "launches"),
-        "mean": duration(ns / count),
+        "what": f"{name} takes" if len(ns_of) == 1 else f"{len(ns_of):,} CUDA graphs take",
+        "part": f"{share(min(ns, length), length)} of {_covered(capture)}",
+        "launches": quantity(len(graphs), "launch", "launches"),
+        "mean": duration(ns / len(graphs)),
         "limits": metric_sentence(device.use).strip(),
     }
-    return FindingDraft("costliest_kernel", device, (ComputeClaim(GRAPHS),), values, "graph", key="graph")
+    claim = KernelClaim(graphs, np.ones(len(graphs)))
+    return FindingDraft("costliest_kernel", device, (claim,), values, "graph", key="graph")
 
 
-def _draft(facts: CaptureFacts, device: DeviceFacts, chosen: Costliest) -> FindingDraft:
+def _draft(capture: MeasuredCapture, device: GpuWork, chosen: Costliest) -> FindingDraft:
     first, use = chosen.rows[0], device.use
-    gpu = facts.analysis.trace.devices.row(device.row, named=True)
+    gpu = capture.trace.devices.row(device.row, named=True)
     kind = kernel_kind(first.name, first.demangled or first.name)
     count = sum(row.count for row in chosen.rows)
     words = FAMILY_WORDS.get(chosen.family, f"{chosen.family} kernels")
@@ -159,7 +143,7 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, chosen: Costliest) -> Findi
     )
     values = {
         "what": f"{chosen.label} takes" if chosen.label else f"{words[0].upper()}{words[1:]} take",
-        "part": f"{share(min(chosen.ns, use.window.length), use.window.length)} of {_covered(facts)}",
+        "part": f"{share(min(chosen.ns, use.window.length), use.window.length)} of {_covered(capture)}",
         "launches": quantity(count, "launch", "launches"),
         "mean": duration(chosen.ns / count),
         "limits": " ".join(text for text in limits if text) + metric_sentence(use),
@@ -168,13 +152,19 @@ def _draft(facts: CaptureFacts, device: DeviceFacts, chosen: Costliest) -> Findi
         "sms": gpu["sm_count"] or 0,
         "pattern": ncu_filter(first),
     }
-    claim = ComputeClaim(GROUP, labels=frozenset(_name(row.family, row.label) for row in chosen.rows))
-    return FindingDraft("costliest_kernel", device, (claim,), values, _case(first, kind, gpu))
+    return FindingDraft("costliest_kernel", device, (_claim(device, chosen),), values, _case(first, kind, gpu))
 
 
-def _covered(facts: CaptureFacts) -> str:
+def _claim(device: GpuWork, chosen: Costliest) -> KernelClaim:
+    kernels, wanted = device.kernels, {(row.family, row.label) for row in chosen.rows}
+    is_wanted = np.array([(kind.family, kind.label) in wanted for kind in kernels.kinds], np.bool_)
+    rows = kernels.places[is_wanted[kernels.shape]]
+    return KernelClaim(rows, np.ones(len(rows)))
+
+
+def _covered(capture: MeasuredCapture) -> str:
     """Return the time that a share is of. Gains of a whole run are of the run, which is longer."""
-    return "the time from first to last GPU work" if facts.analysis.covers_run else "the time"
+    return "the time from first to last GPU work" if capture.analysis.covers_run else "the time"
 
 
 def _case(row: KernelUse, kind: KernelKind, gpu: Mapping[str, object]) -> str:
@@ -254,4 +244,4 @@ def ncu_filter(row: KernelUse) -> str:
     return f"{base}-k 'regex:{pattern}'" if "*" in pattern else f"{base}-k regex:{pattern}"
 
 
-costliest_kernel = OldRule("costliest_kernel", _decide, _collect, place=250)
+costliest_kernel = Rule("costliest_kernel", find, place=250)

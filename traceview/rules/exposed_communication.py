@@ -13,44 +13,42 @@ Claims the exposed communication that is left.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from traceview.model.analysis import NotMeasured
 from traceview.model.units import duration, quantity, share
 from traceview.pricing.accounts import COMMUNICATION
-from traceview.pricing.base import MEDIUM_SHARE, CaptureFacts, DeviceFacts, FindingDraft, OldRule
-from traceview.pricing.claims import ExposedClaim
+from traceview.pricing.base import MEDIUM_SHARE, FindingDraft, GpuWork, MeasuredCapture, Rule
+from traceview.pricing.ledger import TimeClaim
 
 # Ranges of pipeline schedules: instrument's "stage 1 forward 3", torch's "Forward 3", Megatron's "recv_forward".
 PIPELINE = re.compile(
     r"\bstage[ _]?[\d#]+ |micro.?batch|1f1b|pipeline|nccl:recv|recv_(?:forward|backward)|^(?:forward|backward) [\d#]+$",
     re.IGNORECASE,
 )
-
-
 OTHERS = "Whether it waits for a late rank, traceview fleet says from the reports of all. "
 
 
-def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[FindingDraft]:
-    """Yield one finding for each device with exposed communication."""
-    alone = sum(device.use.communication.count > 0 for device in facts.devices) < 2
-    for device in facts.devices:
-        communication = device.use.communication
-        if communication.count:
-            is_sharded = any(row.collective == "reduce_scatter" for row in device.use.tables["collectives"].rows)
-            values = {
-                "count": quantity(communication.count, "communication kernel"),
-                "hidden": share(communication.overlapped_ns, communication.busy_ns),
-                "total": duration(communication.busy_ns),
-                "waits": "included" if alone else "excluded",
-                "others": OTHERS if alone else "",
-            }
-            case = "pipeline" if waits_for_stages(facts, device) else "sharded" if is_sharded else ""
-            case = "alone" if facts.analysis.compute_share(device.use) < MEDIUM_SHARE else case
-            yield FindingDraft("exposed_communication", device, (ExposedClaim((COMMUNICATION,)),), values, case)
+def find(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft]:
+    """Yield a finding for a GPU with exposed communication."""
+    communication = device.use.communication
+    if not communication.count:
+        return
+    alone = sum(each.use.communication.count > 0 for each in capture.devices) < 2
+    values = {
+        "count": quantity(communication.count, "communication kernel"),
+        "hidden": share(communication.overlapped_ns, communication.busy_ns),
+        "total": duration(communication.busy_ns),
+        "waits": "included" if alone else "excluded",
+        "others": OTHERS if alone else "",
+    }
+    is_sharded = any(row.collective == "reduce_scatter" for row in device.use.tables["collectives"].rows)
+    case = "pipeline" if waits_for_stages(capture, device) else "sharded" if is_sharded else ""
+    case = "alone" if capture.analysis.compute_share(device.use) < MEDIUM_SHARE else case
+    yield FindingDraft("exposed_communication", device, (TimeClaim((COMMUNICATION,)),), values, case)
 
 
-def waits_for_stages(facts: CaptureFacts, device: DeviceFacts) -> bool:
+def waits_for_stages(capture: MeasuredCapture, device: GpuWork) -> bool:
     """Return whether most communication of a device is between the stages of a pipeline.
 
     All-to-all exchanges use the same kernels, so a range must name a stage, a micro-batch or a receive.
@@ -59,8 +57,8 @@ def waits_for_stages(facts: CaptureFacts, device: DeviceFacts) -> bool:
     between = sum(row.total_ns for row in rows if row.collective == "send_receive")
     if 2 * between <= sum(row.total_ns for row in rows):
         return False
-    ranges = facts.analysis.nvtx
+    ranges = capture.analysis.nvtx
     return not isinstance(ranges, NotMeasured) and any(PIPELINE.search(row.name) for row in ranges)
 
 
-exposed_communication = OldRule("exposed_communication", _decide, place=160)
+exposed_communication = Rule("exposed_communication", find, place=160)

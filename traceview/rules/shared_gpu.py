@@ -9,30 +9,29 @@ A note, because the capture does not say which of its times are longer for that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from traceview.model.analysis import DeviceFigures
 from traceview.model.sizes import MetricMeans
 from traceview.model.trace import Note
 from traceview.model.units import quantity, share
-from traceview.pricing.base import CaptureFacts, OldRule
+from traceview.pricing.base import GpuWork, MeasuredCapture, Rule
 
 MIN_ACTIVE = 0.2  # share of the SMs' cycles in idle samples
 MIN_SAMPLES = 20
 
 
-def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[Note]:
-    """Yield a note on each device whose SMs work while it should be idle."""
-    for device in facts.devices:
-        idle = metric_means(device.use, "idle")
-        if idle is not None and is_shared(device.use):
-            yield Note(
-                "shared_gpu",
-                f"{device.use.id} is shared: its SMs are active {share(idle.sm_active or 0)} of the time in which the "
-                f"capture has no work on it ({quantity(idle.count, 'sample')}). Another program, or work that is not "
-                "traced, slows what runs at the same time.",
-                affects=("compute", "idle", "iterations"),
-            )
+def find(_capture: MeasuredCapture, device: GpuWork) -> Iterator[Note]:
+    """Yield a note on a GPU whose SMs work while it should be idle."""
+    idle = metric_means(device.use, "idle")
+    if idle is not None and is_shared(device.use):
+        yield Note(
+            "shared_gpu",
+            f"{device.id} is shared: its SMs are active {share(idle.sm_active or 0)} of the time in which the capture "
+            f"has no work on it ({quantity(idle.count, 'sample')}). Another program, or work that is not traced, slows "
+            "what runs at the same time.",
+            affects=("compute", "idle", "iterations"),
+        )
 
 
 def is_shared(use: DeviceFigures) -> bool:
@@ -62,4 +61,4 @@ def metric_sentence(use: DeviceFigures) -> str:
     return f" Measured by GPU metrics while it computes: {', '.join(known)} of the time." if known else ""
 
 
-shared_gpu = OldRule("shared_gpu", _decide, place=30)
+shared_gpu = Rule("shared_gpu", find, place=30)
