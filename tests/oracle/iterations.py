@@ -213,6 +213,10 @@ def iterations(
     rows = [
         one_iteration(export, causes, window, *span) | {"skipped": index < skip} for index, span in enumerate(spans)
     ]
+    for row, end in zip(
+        rows, gpu_ends(export, window, [(start, end) for _, start, end in spans], ranges[0].process), strict=True
+    ):
+        row["gpu_end_ns"] = end
     kept = walls[skip:]
     return {
         "range": name,
@@ -221,6 +225,26 @@ def iterations(
         "wall_ns": {"median": percentile(kept, 50), "p5": percentile(kept, 5), "p95": percentile(kept, 95)},
         "per_iteration": rows,
     }
+
+
+def gpu_ends(export: Export, window: Window, spans: list[Span], process: int) -> list[int | None]:
+    """Return when the kernels that each iteration, or one before it, launches have ended; None if one launches none."""
+    starts, ends = zip(*spans, strict=True)
+    pauses = [after - before for before, after in zip(ends, starts[1:], strict=False)]
+    until = [*starts[1:], ends[-1] + max(int(statistics.median(pauses)) if pauses else 0, 0)]
+    own = {pair for group in export.devices for pair in group if process in [owner for owner, _ in group]}
+    work = [one for one in export.operations if (one.process, one.device) in own and one.process == process]
+    if window is not None:
+        used = {(one.process, one.device) for one in work if one.start < window[1] and one.end > window[0]}
+        work = [one for one in work if (one.process, one.device) in used]
+    launched = [one for one in work if one.launch is not None and one.cls in ("compute", "communication")]
+    last: list[int] = []
+    for start, border in zip(starts, until, strict=True):
+        found = [one.end for one in launched if one.launch is not None and start <= one.launch.start < border]
+        if not found:
+            return [None] * len(spans)
+        last.append(max([*found, *last[-1:]]))
+    return list(last)
 
 
 def stands_out(wall: int, later: list[int]) -> bool:

@@ -34,10 +34,14 @@ if TYPE_CHECKING:
     from traceview.model.comparison import Comparison
 
 
+BASELINES = (".traceview", "baselines")  # the folder in which earlier versions stored baselines
+
+
 @command(
     "traceview compare before.sqlite after.sqlite",
     "traceview compare before.sqlite after.sqlite --markdown - >> summary.md",
-    "traceview compare base.sqlite new.sqlite --fail-on-regression --quiet",
+    "traceview compare before.sqlite after.sqlite --change pin,sync",
+    "traceview compare main.json after.sqlite --fail-on-regression",
 )
 @click.argument("captures", type=CAPTURE, nargs=-1, metavar="BEFORE AFTER...")
 @JSON
@@ -69,6 +73,12 @@ if TYPE_CHECKING:
     metavar="MS",
     help="The measured time of an iteration without the profiler; once for each capture, in their order.",
 )
+@click.option(
+    "--change",
+    "changes",
+    metavar="ID[,ID]",
+    help="The changes of whatif that were made: show what it predicts for them from BEFORE.",
+)
 @fail_if_option("iteration > 3%")
 @click.option(
     "--fail-on-regression",
@@ -90,6 +100,7 @@ def compare(
     min_change: float,
     top: int,
     unprofiled_ms: tuple[float, ...],
+    changes: str | None,
     conditions: tuple[str, ...],
     junit: Path | None,
     fail_on_regression: bool,
@@ -98,8 +109,8 @@ def compare(
 ) -> None:
     """Compare the steady iterations of BEFORE with those of each AFTER.
 
-    A capture is an nsys export (.sqlite, parquetdir or arrowdir), an .nsys-rep file, or a Chrome trace of
-    torch.profiler.
+    Each is an nsys export (.sqlite, parquetdir or arrowdir), an .nsys-rep file, a Chrome trace of torch.profiler, or
+    the document that `traceview analyze --json` wrote of one.
     """
     if len(captures) < 2:
         raise RequestError("compare takes BEFORE and AFTER, two captures or more")
@@ -120,6 +131,7 @@ def compare(
             device=device,
             cut=cut,
             min_change=min_change / 100,
+            changes=() if changes is None else changes.split(","),
             unprofiled_ns=[given for ms in unprofiled_ms if (given := given_ns(ms)) is not None],
             progress=step,
         )
@@ -146,9 +158,15 @@ def _regression(comparison: Comparison) -> CheckResult:
 
 
 def _check_paths(reports: tuple[Path, ...], *outputs: Path | None) -> None:
-    """Check the captures and the outputs. Raises TraceviewError."""
-    from traceview.read.formats import check_capture
+    """Check the captures, the documents and the outputs. Raises TraceviewError."""
+    from traceview.read.formats import check_capture, is_document
 
     for report in reports:
-        check_capture(report)
+        if report.parent.parts[-2:] == BASELINES:
+            raise RequestError(
+                f"{report.name}: is a baseline of an earlier version; write its document, and compare with that: "
+                f"traceview analyze {report} --no-html --json base.json"
+            )
+        if not is_document(report):
+            check_capture(report)
     check_outputs(reports, outputs)

@@ -25,8 +25,11 @@ from traceview.comparison.change import (
     mean_change,
     time_shape,
 )
+from traceview.comparison.document import AnalysisDocument, read_document, with_unprofiled
+from traceview.comparison.document_samples import sample_document
 from traceview.comparison.kernels import LineSamples, iteration_work, kernel_changes, line_changes, sample_lines
 from traceview.comparison.notes import comparison_notes, difference_notes
+from traceview.comparison.predicted import predicted_time, with_result
 from traceview.comparison.sample import (
     COUNTS,
     HOST_FIGURES,
@@ -51,6 +54,7 @@ from traceview.model.comparison import (
 from traceview.model.trace import Trace, Window
 from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.pipeline import Progress, analyze
+from traceview.read.formats import is_document
 
 __all__ = ["compare", "compare_analyses"]
 
@@ -140,7 +144,7 @@ def _host_events(trace: Trace, events: pl.DataFrame, lane: str, look: pl.Expr) -
     return events.select(lanes.alias("lane"), "start", "end", look, pl.col("name").cast(pl.String))
 
 
-Report = str | Path | Trace | Analysis
+Report = str | Path | Trace | Analysis | AnalysisDocument
 
 
 def compare(
@@ -154,15 +158,18 @@ def compare(
     min_change: float = MIN_CHANGE,
     costs: ProfilerCosts | None = ESTIMATE,
     unprofiled_ns: Sequence[int] = (),
+    changes: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Comparison:
     """Compare `after` and each of `more` with `before`, the base.
 
-    A report is a path, a Trace or an Analysis. `iteration`, `skip`, `device` and `costs` are those of analyze() and do
-    not apply to an Analysis; `unprofiled_ns` has a value for each report, or none. `cut` selects where iterations end:
+    A report is a path, a Trace, an Analysis, or the path of a document of `traceview analyze --json`. `iteration`,
+    `skip`, `device` and `costs` are those of analyze() and do not apply to an Analysis or a document; `unprofiled_ns`
+    has a value for each report, or none. `cut` selects where iterations end:
     at their NVTX ranges ("range"), when the GPU has finished them ("gpu"), or depending on the captures ("auto", see
-    align.py). Wall-time changes below the share `min_change` of the base's wall time count as noise. `progress` is
-    called at each step.
+    align.py). Wall-time changes below the share `min_change` of the base's wall time count as noise. `changes` are
+    changes of whatif() that were made together: the comparison has what they are predicted to give, from `before`.
+    `progress` is called at each step.
 
     Raises TraceviewError (see errors.py) if a capture cannot be read or there is nothing to compare.
     """
@@ -177,7 +184,7 @@ def compare(
         given = {"costs": costs, "unprofiled_ns": unprofiled_ns[index] if unprofiled_ns else None}
         options = {"iteration": iteration, "skip": skip, "device": device, **given}
         analyses.append(_analyze(report, options, progress, index, len(reports)))
-    return compare_analyses(analyses, cut=cut, min_change=min_change)
+    return compare_analyses(analyses, cut=cut, min_change=min_change, changes=changes)
 
 
 def _check_options(cut: str, min_change: float) -> None:
@@ -187,8 +194,13 @@ def _check_options(cut: str, min_change: float) -> None:
         raise RequestError(f"invalid min_change {min_change}: use a share from 0 to 1, for example 0.01")
 
 
-def _analyze(report: Report, options: Mapping[str, Any], progress: Progress | None, index: int, count: int) -> Analysis:
-    if isinstance(report, Analysis):
+def _analyze(
+    report: Report, options: Mapping[str, Any], progress: Progress | None, index: int, count: int
+) -> Analysis | AnalysisDocument:
+    if isinstance(report, (str, Path)) and is_document(Path(report)):
+        document, given = read_document(Path(report)), options["unprofiled_ns"]
+        return document if given is None else with_unprofiled(document, given)
+    if isinstance(report, (Analysis, AnalysisDocument)):
         return report
 
     def step(name: str, done: float) -> None:
@@ -203,7 +215,7 @@ class _Side:
     """A capture in a comparison: the samples from which medians and means are computed."""
 
     file: str
-    analysis: Analysis
+    analysis: Analysis | AnalysisDocument
     medians: Sample
     means: Sample
     lines: LineSamples | None  # idle time by line, of the iterations of `means`
@@ -213,7 +225,13 @@ class _Side:
         return Series(self.means.wall, block_length(self.means.wall))
 
 
-def compare_analyses(analyses: Sequence[Analysis], *, cut: str = "auto", min_change: float = MIN_CHANGE) -> Comparison:
+def compare_analyses(
+    analyses: Sequence[Analysis | AnalysisDocument],
+    *,
+    cut: str = "auto",
+    min_change: float = MIN_CHANGE,
+    changes: Sequence[str] = (),
+) -> Comparison:
     """Compare analyses with the first of them; the options are those of compare()."""
     names = [analysis.info.file for analysis in analyses]
     # Reports do not show folders: names that occur twice get their position on the command line.
@@ -221,28 +239,43 @@ def compare_analyses(analyses: Sequence[Analysis], *, cut: str = "auto", min_cha
     iterations = [iteration_times(analysis) for analysis in analyses]
     chosen, why = choose_cut(iterations, cut, files, _iteration_unit(analyses))
     sides = [_side(*row, chosen) for row in zip(files, analyses, iterations, strict=True)]
+    if any(isinstance(analysis, AnalysisDocument) for analysis in analyses):
+        sides = [
+            replace(side, medians=side.medians.with_twice_in_other(), means=side.means.with_twice_in_other())
+            for side in sides
+        ]
     captures = [_capture(side, chosen) for side in sides]
     against = tuple(
         _compare_sides(sides[0], side, captures[0], capture, min_change)
         for side, capture in zip(sides[1:], captures[1:], strict=True)
     )
+    if changes:
+        predicted = predicted_time(analyses[0], changes)
+        against = tuple(
+            replace(each, predicted=with_result(predicted, each.time.after, each.capture)) for each in against
+        )
     notes = comparison_notes(files, analyses, iterations, chosen)
     timelines = partial(_median_timelines, sides, chosen == "whole")
     return Comparison(captures[0], against, chosen, why, LEVEL, min_change, notes, timelines)
 
 
-def _median_timelines(sides: Sequence[_Side], whole: bool) -> tuple[IterationTimeline, ...]:
-    return tuple(median_timeline(side.analysis, side.medians, whole) for side in sides)
+def _median_timelines(sides: Sequence[_Side], whole: bool) -> tuple[IterationTimeline | None, ...]:
+    return tuple(
+        median_timeline(side.analysis, side.medians, whole) if isinstance(side.analysis, Analysis) else None
+        for side in sides
+    )
 
 
-def _iteration_unit(analyses: Sequence[Analysis]) -> str:
+def _iteration_unit(analyses: Sequence[Analysis | AnalysisDocument]) -> str:
     sources = {analysis.iterations.source for analysis in analyses if isinstance(analysis.iterations, Iterations)}
     if "period" not in sources:
         return "NVTX ranges"
     return "periods of the launch sequence" if "range" not in sources else "NVTX ranges, or periods of launches"
 
 
-def _side(file: str, analysis: Analysis, host: IterationTimes | None, cut: str) -> _Side:
+def _side(file: str, analysis: Analysis | AnalysisDocument, host: IterationTimes | None, cut: str) -> _Side:
+    if isinstance(analysis, AnalysisDocument):
+        return _Side(file, analysis, *sample_document(analysis, host, cut), None)
     if cut == "whole" or host is None:
         whole = sample_capture(analysis)
         return _Side(file, analysis, whole, whole, sample_lines(analysis, align_capture(analysis)))
@@ -280,11 +313,15 @@ def _compare_sides(
         unit = "count" if name in COUNTS else "ns"
         return change_between(name, unit, base.medians.figures[name], side.medians.figures[name])
 
+    known = base.medians.figures.keys() & side.medians.figures.keys()
     old, new = base.time, side.time
     time = mean_change("time", old, new)
     work = iteration_work(base.means.kernels, side.means.kernels)
     verdict = judge_time(time, old, new, min_change, work)
-    wall, parts = change("wall"), tuple(change(name) for name in PARTS)
+    wall, parts = change("wall"), tuple(change(name) for name in PARTS if name in known)
+    if shorter := [each.file for each in (base, side) if len(each.means.wall) < len(each.medians.wall)]:
+        why = f"{shorter[0]} is a document of an earlier version, without the times of its iterations on the GPU"
+        verdict = verdict._replace(why=why)
     low, high = (None if edge is None else _ratio(time.before + edge, time.before) for edge in (time.low, time.high))
     difference = CaptureDifference(
         capture=after,
@@ -299,9 +336,9 @@ def _compare_sides(
         work=work,
         wall=wall,
         parts=parts,
-        left_over_ns=wall.difference - sum(part.difference for part in parts),
-        idle=change("idle"),
-        host=tuple(change(name) for name in HOST_FIGURES),
+        left_over_ns=wall.difference - sum(part.difference for part in parts) if parts else None,
+        idle=change("idle") if "idle" in known else None,
+        host=tuple(change(name) for name in HOST_FIGURES if name in known),
         kernels=kernel_changes(base.means.kernels, side.means.kernels, min_change),
         lines=line_changes(base.lines, side.lines, old, new, min_change),
         unprofiled_ratio=_unprofiled_ratio(before, after, work),

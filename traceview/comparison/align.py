@@ -16,9 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traceview.comparison.document import AnalysisDocument
 from traceview.errors import RequestError
 from traceview.intervals import Times
-from traceview.measure.iterations.times import MAX_GPU_LAG, IterationLaunches, IterationTimes, end_of_launches
+from traceview.measure.iterations.times import MAX_GPU_LAG, IterationTimes
 from traceview.model.analysis import Analysis, NotMeasured
 
 GPU_CUT = "an iteration lasts from the end of the previous iteration's GPU work to the end of its own"
@@ -43,17 +44,16 @@ class AlignedIterations:
         return np.where(moments < self.end[np.maximum(place, 0)], place, -1)
 
 
-def iteration_times(analysis: Analysis) -> IterationTimes | None:
+def iteration_times(report: Analysis | AnalysisDocument) -> IterationTimes | None:
     """Return when the iterations of a capture start and end, and the GPU finishes them; None if it has none."""
-    iterations = analysis.iterations
+    iterations = report.iterations
     if isinstance(iterations, NotMeasured):
         return None
-    start = np.array([row.start_ns for row in iterations.per_iteration], np.int64)
-    end = np.array([row.end_ns for row in iterations.per_iteration], np.int64)
-    devices = [device.device for device in analysis.devices]
-    until = end_of_launches(start, end)
-    work = IterationLaunches.from_trace(analysis.trace, iterations.process_id, start, until, devices)
-    return IterationTimes(start, end, work.finish, iterations.skipped)
+    start, end, finish = (
+        np.array([getattr(row, name) for row in iterations.per_iteration])
+        for name in ("start_ns", "end_ns", "gpu_end_ns")
+    )
+    return IterationTimes(start, end, None if None in finish else finish, iterations.skipped)
 
 
 def choose_cut(
@@ -71,11 +71,14 @@ def choose_cut(
     known = [host for host in iterations if host is not None]
     unknown = [file for file, host in zip(files, known, strict=True) if host.finish is None or len(host.start) < 2]
     if requested == "gpu" and unknown:
-        raise RequestError(f"{unknown[0]}: --cut gpu needs two iterations that each launch kernels; use --cut range")
+        raise RequestError(
+            f"{unknown[0]}: --cut gpu needs two iterations that each launch kernels, and when the GPU ends them; use "
+            "--cut range"
+        )
     if requested == "gpu":
         return "gpu", f"--cut gpu: {GPU_CUT}"
     if requested == "auto" and all(host.finish is None for host in known):
-        return "range", f"iterations are {unit}: in every capture some iterations launch no kernels"
+        return "range", f"iterations are {unit}: no capture shows when the GPU ends each iteration"
     late = [file for file, host in zip(files, known, strict=True) if host.gpu_lag > MAX_GPU_LAG]
     if requested == "range":
         return "range", f"--cut range: iterations are {unit}"
@@ -85,7 +88,7 @@ def choose_cut(
     if unknown:
         return "range", (
             f"iterations are {unit}, although the host runs ahead of the GPU ({ahead}): "
-            f"{unknown[0]} has iterations without kernels, so their end on the GPU is unknown"
+            f"{unknown[0]} does not show when the GPU ends each iteration"
         )
     return "gpu", f"the host runs ahead of the GPU ({ahead}), so {GPU_CUT}"
 

@@ -19,7 +19,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.comparison.align import AlignedIterations
-from traceview.comparison.change import Series, change_between, mean_change
+from traceview.comparison.change import Series, change_between, figure_change, mean_change
 from traceview.intervals import Times
 from traceview.measure.gaps import ThreadStates
 from traceview.measure.host import HostIdle
@@ -51,7 +51,8 @@ class KernelSamples:
     """Kernels and whole graphs of each iteration.
 
     The rows of `place` (the iteration), `count` and `time` (ns) from `first[i]` to `first[i + 1]` are those of
-    `shapes[i]`.
+    `shapes[i]`. With `is_total` all are in place 0: sums over the iterations. `is_complete` is False if kernels that
+    take little time are missing.
     """
 
     shapes: tuple[KernelShape, ...]
@@ -60,10 +61,12 @@ class KernelSamples:
     count: Times
     time: Times
     iterations: int
+    is_total: bool = False
+    is_complete: bool = True
 
     def samples(self, shapes: Sequence[int]) -> tuple[Times, Times]:
-        """Return the launches and the GPU time of some shapes in each iteration."""
-        sums = np.zeros((2, self.iterations), np.int64)
+        """Return the launches and the GPU time of some shapes in each iteration, or their sums."""
+        sums = np.zeros((2, 1 if self.is_total else self.iterations), np.int64)
         for shape in shapes:
             rows = slice(self.first[shape], self.first[shape + 1])
             sums[0, self.place[rows]] += self.count[rows]
@@ -125,9 +128,11 @@ def kernel_changes(before: KernelSamples, after: KernelSamples, min_change: floa
     Launch shapes that both captures have are compared one by one; the other shapes of a name are compared together. A
     change below the share `min_change` counts as none.
     """
+    counts = before.iterations, after.iterations
     changes = [
-        _kernel_change(shape, (before.samples(old), after.samples(new)), min_change)
+        _kernel_change(shape, (before.samples(old), after.samples(new)), counts, min_change)
         for shape, old, new in _matching_kernels(before, after)
+        if (old or before.is_complete) and (new or after.is_complete)
     ]
     changes.sort(key=lambda kernel: (-abs(kernel.cost_ns), -abs(kernel.count.difference), kernel.label, kernel.name))
     return tuple(changes)
@@ -151,17 +156,22 @@ def _matching_kernels(
 
 
 def _kernel_change(
-    shape: KernelShape, samples: tuple[tuple[Times, Times], tuple[Times, Times]], min_change: float
+    shape: KernelShape,
+    samples: tuple[tuple[Times, Times], tuple[Times, Times]],
+    iterations: tuple[int, int],
+    min_change: float,
 ) -> KernelChange:
     (old_count, old_time), (new_count, new_time) = samples
-    count = change_between("count", "count", old_count, new_count)
-    time = change_between("time", "ns", old_time, new_time)
-    old_each, new_each = (_time_per_call(*side) for side in samples)
-    per_call = replace(
-        change_between("per_call", "ns", old_each, new_each),
-        mean_before=int(old_time.sum()) // max(int(old_count.sum()), 1),
-        mean_after=int(new_time.sum()) // max(int(new_count.sum()), 1),
-    )
+    each = int(old_time.sum()) // max(int(old_count.sum()), 1), int(new_time.sum()) // max(int(new_count.sum()), 1)
+    if (len(old_count), len(new_count)) == iterations:
+        count = change_between("count", "count", old_count, new_count)
+        time = change_between("time", "ns", old_time, new_time)
+        per_call = change_between("per_call", "ns", *(_time_per_call(*side) for side in samples))
+        per_call = replace(per_call, mean_before=each[0], mean_after=each[1])
+    else:
+        count = _change_of_means("count", "count", old_count, new_count, iterations)
+        time = _change_of_means("time", "ns", old_time, new_time, iterations)
+        per_call = figure_change("per_call", "ns", each, each, None)
     if not old_count.any():
         status = "appeared"
     elif not new_count.any():
@@ -169,6 +179,13 @@ def _kernel_change(
     else:
         status = _status(count, time, per_call, min_change)
     return KernelChange(shape.name, shape.label, shape.grid or None, shape.block or None, status, count, time, per_call)
+
+
+def _change_of_means(name: str, unit: str, before: Times, after: Times, iterations: tuple[int, int]) -> FigureChange:
+    """Return the change of the mean over iterations, where a side has sums alone, without an interval."""
+    old, new = (int(values.sum()) / count for values, count in zip((before, after), iterations, strict=True))
+    means = (round(old, 3), round(new, 3)) if unit == "count" else (int(old), int(new))
+    return figure_change(name, unit, (round(old), round(new)), means, None)
 
 
 def _time_per_call(count: Times, time: Times) -> Times:

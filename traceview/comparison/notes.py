@@ -6,12 +6,15 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from traceview.comparison.document import AnalysisDocument
 from traceview.measure.iterations.times import IterationTimes
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.comparison import CaptureDifference, ComparedCapture
 from traceview.model.trace import Note
 from traceview.model.units import quantity, share
 from traceview.report.screen import confidence_word
+
+Report = Analysis | AnalysisDocument
 
 # A note is written if at least this share of the time lies between iterations.
 MIN_TIME_BETWEEN = 0.05
@@ -21,7 +24,7 @@ MIN_LAUNCH_CHANGE = 0.05  # share of the launches per iteration; a smaller chang
 
 
 def comparison_notes(
-    files: Sequence[str], analyses: Sequence[Analysis], iterations: Sequence[IterationTimes | None], cut: str
+    files: Sequence[str], analyses: Sequence[Report], iterations: Sequence[IterationTimes | None], cut: str
 ) -> tuple[Note, ...]:
     """Return a note for each difference in hardware, profiler, iterations, graphs and processes."""
     texts = {
@@ -34,7 +37,13 @@ def comparison_notes(
         "whole_graphs": _graph_notes(files, analyses),
         "processes": _process_notes(files, analyses),
     }
-    return tuple(Note(name, text) for name, some in texts.items() for text in some)
+    return (
+        *(Note(name, text) for name, some in texts.items() for text in some),
+        *(
+            Note("document", text, ("parts", "host", "lines", "kernels"))
+            for text in _document_notes(files, analyses, cut)
+        ),
+    )
 
 
 def difference_notes(base: ComparedCapture, against: CaptureDifference) -> tuple[Note, ...]:
@@ -64,12 +73,12 @@ def _work_notes(base: ComparedCapture, against: CaptureDifference) -> Iterator[s
         yield f"{launches}: other kernels, treated as the same step"
 
 
-def _left_out_notes(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:
+def _left_out_notes(files: Sequence[str], analyses: Sequence[Report]) -> Iterator[str]:
     for file, analysis in zip(files, analyses, strict=True):
         yield from (f"{file}: {note.text}" for note in analysis.info.left_out if note.affects)
 
 
-def _period_notes(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:
+def _period_notes(files: Sequence[str], analyses: Sequence[Report]) -> Iterator[str]:
     for file, analysis in zip(files, analyses, strict=True):
         iterations = analysis.iterations
         if isinstance(iterations, Iterations) and iterations.source == "period":
@@ -79,21 +88,21 @@ def _period_notes(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterato
             )
 
 
-def _hardware_notes(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:
+def _hardware_notes(files: Sequence[str], analyses: Sequence[Report]) -> Iterator[str]:
     base, *others = ([device.name for device in analysis.devices] for analysis in analyses)
     for file, names in zip(files[1:], others, strict=True):
         if sorted(names) != sorted(base):
             yield f"{file} ran on {_gpu_names(names)}, {files[0]} on {_gpu_names(base)}"
 
 
-def _profiler_notes(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:
+def _profiler_notes(files: Sequence[str], analyses: Sequence[Report]) -> Iterator[str]:
     base, *others = (_profiler(analysis) for analysis in analyses)
     for file, profiler in zip(files[1:], others, strict=True):
         if profiler != base:
             yield f"{file} was captured with {profiler}, {files[0]} with {base}: profiler overhead may differ"
 
 
-def _profiler_cost_notes(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:
+def _profiler_cost_notes(files: Sequence[str], analyses: Sequence[Report]) -> Iterator[str]:
     base, *others = (_profiler_share(analysis) for analysis in analyses)
     for file, part in zip(files[1:], others, strict=True):
         if base is not None and part is not None and abs(part - base) >= MIN_PROFILER_DIFFERENCE:
@@ -103,14 +112,14 @@ def _profiler_cost_notes(files: Sequence[str], analyses: Sequence[Analysis]) -> 
             )
 
 
-def _profiler_share(analysis: Analysis) -> float | None:
+def _profiler_share(analysis: Report) -> float | None:
     iterations = analysis.iterations
     if not isinstance(iterations, Iterations) or iterations.unprofiled is None or not iterations.time_ns:
         return None
     return max(1 - iterations.unprofiled.mean_ns / iterations.time_ns, 0.0)
 
 
-def _profiler(analysis: Analysis) -> str:
+def _profiler(analysis: Report) -> str:
     info = analysis.info
     return f"nsys {info.nsys_version or 'of unknown version'}" if info.profiler == "nsys" else info.profiler
 
@@ -129,8 +138,10 @@ def _notes_on_time_between(files: Sequence[str], iterations: Sequence[IterationT
             )
 
 
-def _graph_notes(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:
+def _graph_notes(files: Sequence[str], analyses: Sequence[Report]) -> Iterator[str]:
     for file, analysis in zip(files, analyses, strict=True):
+        if isinstance(analysis, AnalysisDocument):
+            continue
         count = int((analysis.trace.operations["source"] == "graph").sum())
         if count:
             yield (
@@ -139,7 +150,7 @@ def _graph_notes(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator
             )
 
 
-def _process_notes(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterator[str]:
+def _process_notes(files: Sequence[str], analyses: Sequence[Report]) -> Iterator[str]:
     for file, analysis in zip(files, analyses, strict=True):
         iterations = analysis.iterations
         if isinstance(iterations, NotMeasured):
@@ -154,6 +165,18 @@ def _process_notes(files: Sequence[str], analyses: Sequence[Analysis]) -> Iterat
                 f"{file}: {gpus} of other processes not compared, because these have their own iterations; if each "
                 f"process has its own batch, an iteration does the work of {len(own)}"
             )
+
+
+def _document_notes(files: Sequence[str], analyses: Sequence[Report], cut: str) -> Iterator[str]:
+    """Say what documents lack."""
+    medians = "medians of the parts, " if cut == "gpu" else ""
+    for file, analysis in zip(files, analyses, strict=True):
+        if not isinstance(analysis, AnalysisDocument):
+            continue
+        yield (
+            f"{file} is a document of sums: {medians}intervals of parts and kernels, figures of the host, source "
+            "lines, the timeline, and what counts twice are not measured"
+        )
 
 
 def _gpu_names(names: Sequence[str]) -> str:

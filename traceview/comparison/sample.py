@@ -37,7 +37,8 @@ COUNTS = tuple(name for name in HOST_FIGURES if name.endswith(".count") or "." n
 class Sample:
     """One value per iteration for "wall", "idle", each of PARTS and each of HOST_FIGURES.
 
-    The parts of each iteration add up to its wall time exactly. With several GPUs each part is their mean.
+    The parts of each iteration add up to its wall time exactly. With several GPUs each part is their mean. A sample of
+    a document lacks some figures, and has one value for a figure whose mean alone is known.
     """
 
     wall: Times
@@ -45,6 +46,13 @@ class Sample:
     skipped: int
     figures: Mapping[str, Times]
     kernels: KernelSamples
+
+    def with_twice_in_other(self) -> Sample:
+        """Return the sample without "twice", which a document does not tell apart from "other"."""
+        if "twice" not in self.figures:
+            return self
+        others = {name: values for name, values in self.figures.items() if name != "twice"}
+        return replace(self, figures=others | {"other": self.figures["other"] + self.figures["twice"]})
 
 
 def sample_iterations(analysis: Analysis, at: AlignedIterations) -> Sample:
@@ -194,7 +202,8 @@ def mean_parts(
     time: FigureChange, old: Series, new: Series, before: Mapping[str, Times], after: Mapping[str, Times]
 ) -> tuple[FigureChange, ...]:
     """Compare the means of the figures that add up to the time. What rounding leaves over is in "other"."""
-    parts = {name: mean_change(name, old.with_values(before[name]), new.with_values(after[name])) for name in PARTS}
+    names = [name for name in PARTS if name in before and name in after]
+    parts = {name: mean_change(name, old.with_values(before[name]), new.with_values(after[name])) for name in names}
     rest_before = time.before - sum(part.before for part in parts.values())
     rest_after = time.after - sum(part.after for part in parts.values())
     other = parts["other"]

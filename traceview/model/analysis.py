@@ -218,6 +218,7 @@ class Iteration:
     idle: Mapping[str, int]  # idle ns by cause
     blocked_ns: int
     kernel_count: int
+    gpu_end_ns: int | None = None  # when the GPUs have finished its kernels; None if an iteration launches none
 
 
 @dataclass(frozen=True, slots=True)

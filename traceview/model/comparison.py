@@ -131,12 +131,41 @@ class LineChange:
 
 
 @dataclass(frozen=True, slots=True)
+class PredictedTime:
+    """What `whatif` predicts from the first capture for an iteration after a change, and the time that came.
+
+    `before_ns` is the time without the change. `without_profiler` says that all times are estimates for runs without
+    the profiler. `result_ns` is None where the second capture does not show it.
+    """
+
+    change: str  # the names of changes that are made together, joined by "+"
+    title: str
+    before_ns: int
+    iteration_ns: int
+    low_ns: int
+    high_ns: int
+    result_ns: int | None = None
+    without_profiler: bool = False
+
+    @property
+    def is_inside(self) -> bool | None:
+        """Whether the time that came lies in the predicted range."""
+        return None if self.result_ns is None else self.low_ns <= self.result_ns <= self.high_ns
+
+    @property
+    def error(self) -> float | None:
+        """The predicted time over the one that came, less 1; positive if the prediction is too long."""
+        return self.iteration_ns / self.result_ns - 1 if self.result_ns else None
+
+
+@dataclass(frozen=True, slots=True)
 class CaptureDifference:
     """One capture compared with the base.
 
     `time` is the mean time from one iteration to the next over the steady part; the verdict is about it, and
     `mean_parts` add up to it exactly. `wall` is the median length of an iteration, and `parts` are medians: their
-    differences and `left_over_ns` add up to `wall.difference`.
+    differences and `left_over_ns` add up to `wall.difference`. What a document lacks is empty or None; a note of the
+    comparison says so.
     """
 
     capture: ComparedCapture
@@ -151,17 +180,19 @@ class CaptureDifference:
     work: IterationWork
     wall: FigureChange
     parts: tuple[FigureChange, ...]  # compute, exposed_*, other, no_gpu, twice, idle.CAUSE
-    left_over_ns: int
-    idle: FigureChange
+    left_over_ns: int | None  # None without `parts`
+    idle: FigureChange | None
     host: tuple[FigureChange, ...]  # synchronizations, launches and copies
     kernels: tuple[KernelChange, ...]  # the largest cost first
     lines: tuple[LineChange, ...] = ()  # the largest change first; empty unless both captures have stacks
     unprofiled_ratio: float | None = None  # the same without the profiler, an estimate
+    predicted: PredictedTime | None = None  # for the changes that the caller names
     notes: tuple[Note, ...] = ()
 
     def figures(self) -> Mapping[str, FigureChange]:
         """Return every change by name, without the kernels."""
-        return {change.name: change for change in (self.time, self.wall, *self.parts, self.idle, *self.host)}
+        changes = (self.time, self.wall, *self.parts, *([self.idle] if self.idle else ()), *self.host)
+        return {change.name: change for change in changes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +225,7 @@ class Comparison(Paged):
         level: The confidence level of the intervals, 0.95.
         min_change: Changes of the mean time below this share of the base's count as noise, from 0 to 1.
         notes: What weakens the comparison.
-        timelines: A function that returns the timelines in the order of the captures, for a page.
+        timelines: A function that returns the timelines in the order of the captures, for a page; None for a document.
     """
 
     base: ComparedCapture
@@ -204,4 +235,4 @@ class Comparison(Paged):
     level: float
     min_change: float
     notes: tuple[Note, ...] = ()
-    timelines: Callable[[], tuple[IterationTimeline, ...]] | None = field(default=None, compare=False)
+    timelines: Callable[[], tuple[IterationTimeline | None, ...]] | None = field(default=None, compare=False)

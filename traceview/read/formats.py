@@ -187,6 +187,7 @@ MAX_LISTED = 20  # captures of a folder
 TRACE_WORDS = (b"traceEvents", b"schemaVersion", b"deviceProperties", b"distributedInfo")  # near a trace's beginning
 # torch writes the ranks before the events, behind the properties of at most 16 GPUs.
 DOCUMENT_HEAD_BYTES = 64 << 10
+DOCUMENT = re.compile(rb'\s*\{\s*"schema_version"\s*:')  # how a document of `traceview COMMAND --json` begins
 RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*(\d{1,9})\b')
 RANK_IN_NAME = re.compile(r"(?i)rank[-_]?(\d{1,9})(?!\d)")
 READERS: tuple[Reader, ...] = (TableFolderReader(), NsysReportReader(), KinetoReader(), SqliteReader())
@@ -200,6 +201,11 @@ def read_capture(path: str | Path) -> RawCapture:
     path = Path(path)
     with _source_and_reader(path) as (source, reader):
         return reader.read(source)._replace(file=path.name)
+
+
+def is_document(path: Path) -> bool:
+    """Return whether a file begins as a JSON document of traceview does, which `compare` reads."""
+    return DOCUMENT.match(read_head(path)) is not None
 
 
 def check_capture(path: Path) -> None:
@@ -356,6 +362,11 @@ def _reader_of(path: Path) -> Reader:
     head = read_head(path)
     refuse_pointer(path, head)
     refuse_other_exports(path, head)
+    if DOCUMENT.match(head):
+        raise NotAnExportError(
+            f"{display_name(path)}: is a JSON document of traceview, which `traceview compare` alone reads, not "
+            "compressed; name the report"
+        )
     reader = next((reader for reader in READERS if reader.matches(path, head)), None)
     if reader is None:
         if head:

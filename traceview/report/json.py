@@ -62,7 +62,7 @@ class ByName(NamedTuple):
 # attribute `b` of the attribute `a`. A mapping is an object inside.
 Keys: TypeAlias = "Mapping[str, str | Value | Constant | ByName | Keys]"
 # The keys of the objects of classes. Another dataclass has its columns (traceview/model/columns.py), or all its fields.
-Shapes = Mapping[type, Keys]
+Shapes = Mapping[type, "Keys | Variants"]
 
 
 def names(*attributes: str) -> dict[str, str]:

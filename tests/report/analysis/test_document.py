@@ -130,7 +130,7 @@ def test_missing_measures_have_reasons() -> None:
 
 def test_iterations_have_every_figure() -> None:
     (row,) = reach(json.loads(to_json(made_analysis())), "iterations.per_iteration[]")
-    assert list(row) == [*A_ROW[:11], "idle", "blocked_ns", "kernel_count"]
+    assert list(row) == [*A_ROW[:11], "idle", "blocked_ns", "kernel_count", "gpu_end_ns"]
     assert list(row["idle"]) == list(CAUSES)
 
 

@@ -65,8 +65,9 @@ def build_iterations(
     `listed` are the numbers of the iterations that get a row; empty: all.
     """
     figures = _iteration_figures(where, parts)
-    rows, spreads = _build_rows(where, figures, parts.idle, listed), _spreads(figures, parts.idle, where.skipped)
     times = IterationTimes(where.start, where.end, work.finish, where.skipped)
+    rows = _build_rows(where, figures, parts.idle, times.finish, listed)
+    spreads = _spreads(figures, parts.idle, where.skipped)
     return Iterations(
         range=where.range,
         source=where.source,
@@ -95,13 +96,18 @@ def _iteration_figures(where: IterationRanges, parts: Breakdown) -> dict[str, Ti
 
 
 def _build_rows(
-    where: IterationRanges, figures: Mapping[str, Times], idle: NDArray[np.int64], listed: Sequence[int]
+    where: IterationRanges,
+    figures: Mapping[str, Times],
+    idle: NDArray[np.int64],
+    finish: Times | None,
+    listed: Sequence[int],
 ) -> tuple[Iteration, ...]:
     numbers = listed or range(len(where.names))
     chosen = np.array(numbers, np.intp)
     columns: dict[str, Iterable[object]] = {name: values[chosen].tolist() for name, values in figures.items()}
     columns["name"] = (where.names[number] for number in numbers)
     columns["skipped"] = (number < where.skipped for number in numbers)
+    columns["gpu_end_ns"] = [None] * len(chosen) if finish is None else finish[chosen].tolist()
     columns["idle"] = (dict(zip(CAUSES, row, strict=True)) for row in idle.T[chosen].tolist())
     return tuple(starmap(Iteration, zip(*(columns[field.name] for field in fields(Iteration)), strict=True)))
 

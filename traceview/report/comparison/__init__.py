@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from traceview.model.comparison import CaptureDifference, Comparison, IterationTimeline, KernelChange, LineChange
+from traceview.model.comparison import (
+    CaptureDifference,
+    Comparison,
+    FigureChange,
+    IterationTimeline,
+    KernelChange,
+    LineChange,
+    PredictedTime,
+)
 from traceview.model.units import plain
 from traceview.report.assets import COMPARISON, escaped_json
 from traceview.report.comparison.tables import (
@@ -15,20 +21,15 @@ from traceview.report.comparison.tables import (
     headline,
     notes,
     part_words,
+    predicted_words,
     sentence,
     tables,
     unprofiled_words,
 )
-from traceview.report.json import ByName, Document, Keys, Shapes, Variants, names, ns, rounded, values_of
+from traceview.report.json import ByName, Document, Shapes, Variants, names, ns, rounded, values_of
 
 FIGURES = ("before", "after", "difference", "low", "high", "mean_before", "mean_after")
-COUNT = names(*FIGURES, "verdict")
-TIME = {**ns(*FIGURES), "verdict": "verdict"}
-
-
-def _change(attribute: str, keys: Mapping[str, str] = TIME) -> Keys:
-    return {key: f"{attribute}.{name}" for key, name in keys.items()}
-
+CHANGE = Variants("unit", {"ns": {**ns(*FIGURES), "verdict": "verdict"}, "count": names(*FIGURES, "verdict")})
 
 SHAPES: Shapes = {
     Comparison: {
@@ -39,23 +40,23 @@ SHAPES: Shapes = {
     CaptureDifference: {
         **names("capture", "verdict", "why"),
         **{name: rounded(name) for name in ("confidence", "ratio", "ratio_low", "ratio_high", "unprofiled_ratio")},
-        "time": _change("time"),
-        "mean_parts": ByName("mean_parts", TIME),
-        "work": "work",
-        "wall": _change("wall"),
-        "parts": ByName("parts", TIME),
-        "left_over_ns": "left_over_ns",
-        "idle": _change("idle"),
-        "host": ByName("host", Variants("unit", {"ns": TIME, "count": COUNT})),
+        "time": "time",
+        "mean_parts": ByName("mean_parts", CHANGE),
+        **names("work", "wall"),
+        "parts": ByName("parts", CHANGE),
+        **names("left_over_ns", "idle", "predicted"),
+        "host": ByName("host", CHANGE),
         **names("kernels", "lines", "notes"),
     },
-    KernelChange: {
-        **names("name", "label", "grid", "block", "status", "cost_ns"),
-        "count": _change("count", COUNT),
-        "time": _change("time"),
-        "per_call": _change("per_call"),
+    FigureChange: CHANGE,
+    PredictedTime: {
+        **names("change", "title", "before_ns", "iteration_ns", "low_ns", "high_ns", "result_ns"),
+        "error_fraction": rounded("error"),
+        "inside": "is_inside",
+        "without_profiler": "without_profiler",
     },
-    LineChange: {**names("file", "function", "line", "line_before"), "idle": _change("idle")},
+    KernelChange: names("name", "label", "grid", "block", "status", "cost_ns", "count", "time", "per_call"),
+    LineChange: names("file", "function", "line", "line_before", "idle"),
 }
 JSON = Document[Comparison](SHAPES)
 document, to_json = JSON.values, JSON.text
@@ -93,7 +94,7 @@ def _part_look(name: str) -> str:
 
 
 def _against(comparison: Comparison, against: CaptureDifference) -> dict[str, object]:
-    causes = (unprofiled_words(comparison.base, against), accounts(against))
+    causes = (unprofiled_words(comparison.base, against), accounts(against), predicted_words(against))
     return {
         "file": plain(against.capture.file, 200),
         "verdict": against.verdict,
@@ -119,7 +120,9 @@ def render(comparison: Comparison) -> str:
     parts = {
         "content": [escaped_json(content(comparison))],
         "timelines": [
-            escaped_json([_timeline(name, timeline) for name, timeline in zip(names, timelines, strict=False)])
+            escaped_json(
+                [_timeline(name, timeline) for name, timeline in zip(names, timelines, strict=False) if timeline]
+            )
         ],
     }
     return "".join(COMPARISON.document(" → ".join(names), parts))

@@ -16,10 +16,11 @@ from traceview.model.comparison import (
     FigureChange,
     KernelChange,
     LineChange,
+    PredictedTime,
     TimeShape,
 )
 from traceview.model.rows import place_text, size_text
-from traceview.model.units import duration, durations, number, plain, quantity, share, signed_duration
+from traceview.model.units import duration, durations, number, plain, quantity, share, signed_duration, time_range
 from traceview.report.screen import WORDS
 
 MAX_NAMED_PARTS = 3
@@ -88,6 +89,18 @@ def unprofiled_words(base: ComparedCapture, against: CaptureDifference) -> str:
         return ""
     times = f"about {duration(before['mean'])}, now {duration(after['mean'])}"
     return f"without the profiler {times}, {relative(against.unprofiled_ratio)}"
+
+
+def predicted_words(against: CaptureDifference) -> str:
+    """Return what was predicted for a change, and what came; empty without a prediction."""
+    predicted = against.predicted
+    if predicted is None:
+        return ""
+    scale = " without the profiler" if predicted.without_profiler else ""
+    time, between = duration(predicted.iteration_ns), time_range(predicted.low_ns, predicted.high_ns)
+    where = {True: ", inside the range", False: ", outside the range", None: ""}[predicted.is_inside]
+    came = "what came is not known" if predicted.result_ns is None else f"{duration(predicted.result_ns)} came"
+    return f"predicted for {predicted.change}: {time}{scale} ({between}); {came}{where}"
 
 
 def headline(against: CaptureDifference, cut: str) -> str:
@@ -186,6 +199,10 @@ PER_CALL = {"slower": "slower per call", "faster": "faster per call"}
 
 
 CHANGE = (("before", "ns"), ("after", "ns"), ("difference", "signed_ns"), ("95% interval", "text"), ("change", "text"))
+PREDICTION = (
+    *(("change", "text"), ("before", "ns"), ("predicted", "ns"), ("at least", "ns"), ("at most", "ns")),
+    *(("came", "ns"), ("range", "text")),
+)
 HOST = (("call", "text"), ("before", "text"), ("after", "text"), ("difference", "text"))
 KERNEL = (
     *(("kernel", "code"), ("change", "text"), ("calls before", "text"), ("calls after", "text")),
@@ -225,8 +242,13 @@ class ComparisonTable:
 
 
 def tables(against: CaptureDifference, top: int) -> Iterator[ComparisonTable]:
-    """Yield the tables of parts, of the host, of lines if they are known, and of kernels; `top` bounds the last two."""
+    """Yield the tables of parts, the prediction, the host, lines if they are known, and kernels.
+
+    `top` bounds the last two.
+    """
     yield part_table(against)
+    if against.predicted is not None:
+        yield prediction_table(against.predicted)
     yield ComparisonTable("Host (means)", HOST, list(host_rows(against)))
     if against.lines:
         yield line_table(against, top)
@@ -238,6 +260,19 @@ def part_table(against: CaptureDifference) -> ComparisonTable:
     names = [*(part_words(part.name) for part in shown_parts(against)), "time", "median iteration"]
     rows = _rows(names, [*shown_parts(against), against.time, against.wall])
     return ComparisonTable("Difference by part (means)", (("part", "text"), *CHANGE), rows)
+
+
+def prediction_table(predicted: PredictedTime) -> ComparisonTable:
+    """Return a row with what was predicted for the change, and what came."""
+    times = (predicted.before_ns, predicted.iteration_ns, predicted.low_ns, predicted.high_ns, predicted.result_ns)
+    inside = {True: "inside", False: "outside", None: "not known"}[predicted.is_inside]
+    row: tuple[str | Time, ...] = (
+        predicted.change,
+        *(Time(ns, "-" if ns is None else duration(ns)) for ns in times),
+        inside,
+    )
+    title = f"Prediction of whatif{' without the profiler' if predicted.without_profiler else ''}"
+    return ComparisonTable(title, PREDICTION, [row])
 
 
 def _rows(names: Iterable[str], changes: Sequence[FigureChange]) -> list[tuple[str | Time, ...]]:

@@ -28,6 +28,7 @@ from traceview.report.comparison.tables import (
     own_share,
     part_words,
     per_call,
+    predicted_words,
     relative,
     sentence,
     shown_kernels,
@@ -66,8 +67,8 @@ def _against(comparison: Comparison, against: CaptureDifference, top: int) -> It
     yield markdown_text(sentence(headline(against, comparison.cut)))
     if unprofiled := unprofiled_words(comparison.base, against):
         yield markdown_text(sentence(unprofiled))
-    if parts := accounts(against):
-        yield markdown_text(sentence(parts))
+    for text in filter(None, (accounts(against), predicted_words(against))):
+        yield markdown_text(sentence(text))
     yield ""
     parts_table, *others = tables(against, top)
     yield from _markdown_table(parts_table, "mean per iteration" if comparison.cut != "whole" else "the whole capture")
@@ -163,7 +164,8 @@ def _file(capture: ComparedCapture) -> str:
 
 
 def _verdict(base: ComparedCapture, against: CaptureDifference, cut_mode: str, columns: int) -> list[str]:
-    texts = (unprofiled_words(base, against), accounts(against), "" if cut_mode == "whole" else median_words(against))
+    median = "" if cut_mode == "whole" else median_words(against)
+    texts = (predicted_words(against), unprofiled_words(base, against), accounts(against), median)
     return [
         *wrap(_capitalized(headline(against, cut_mode)), "", "  ", columns),
         *(line for text in texts if text for line in wrap(_capitalized(text), "  ", "    ", columns)),
@@ -266,10 +268,10 @@ def _verdicts(comparison: Comparison, columns: int) -> list[str]:
 
 
 def _reasons(comparison: Comparison, columns: int) -> Iterator[list[str]]:
-    """Yield the parts that cause the difference of each capture."""
+    """Yield the parts that cause the difference of each capture, and what was predicted for it."""
     for against in comparison.against:
-        if parts := accounts(against):
-            yield wrap(f"{_file(against.capture)}: {parts}", "", "  ", columns)
+        for text in filter(None, (accounts(against), predicted_words(against))):
+            yield wrap(f"{_file(against.capture)}: {text}", "", "  ", columns)
 
 
 def _percents(against: CaptureDifference) -> str:
@@ -284,15 +286,19 @@ def _block(comparison: Comparison, members: Sequence[CaptureDifference]) -> list
     heads = short_names([plain(capture.file.removesuffix(".sqlite"), 200) for capture in captures], CELL - 1)
     head = f"{'means/iteration':<{NAME}}" + "".join(f"{name:>{CELL}}" for name in heads)
     rows = [head]
-    for index, base in enumerate(members[0].mean_parts):
-        changes = [against.mean_parts[index] for against in members]
+    for base in members[0].mean_parts:
+        changes = [change for against in members for change in against.mean_parts if change.name == base.name]
         if base.before or any(change.after for change in changes):
             rows.append(_row(part_words(base.name), changes))
     rows.append(_row("= time", [against.time for against in members]))
     rows.append(_row("median iteration", [against.wall for against in members]))
-    for index, base in enumerate(members[0].host):
-        changes = [against.host[index] for against in members]
-        if base.name in SEVERAL_HOST and any(change.before or change.after for change in changes):
+    for base in members[0].host:
+        changes = [change for against in members for change in against.host if change.name == base.name]
+        if (
+            len(changes) == len(members)
+            and base.name in SEVERAL_HOST
+            and any(change.before or change.after for change in changes)
+        ):
             rows.append(_row(SEVERAL_HOST[base.name], changes))
     return rows
 
