@@ -18,7 +18,7 @@ import pytest
 
 from tests.captures import ROOT
 from traceview.report import assets
-from traceview.report.assets import ANALYSIS, COMPARISON, FLEET, HISTORY, PageFiles, imports, library, modules, script
+from traceview.report.assets import ANALYSIS, COMPARISON, FLEET, PageFiles, imports, library, modules, script
 
 FOLDER = Path(str(resources.files(assets)))
 BUNDLE = "plotly.js-basic-dist-min"
@@ -82,7 +82,6 @@ def test_written_script_has_no_line_of_comments(page: PageFiles) -> None:
 
 
 def test_every_script_belongs_to_a_page() -> None:
-    assert HISTORY.entry in modules(ANALYSIS.entry)
     assert sorted({name for page in (ANALYSIS, COMPARISON, FLEET) for name in modules(page.entry)}) == SCRIPTS
 
 
