@@ -42,7 +42,7 @@ for number, path in enumerate(sys.argv[2:]):
     except Exception:
         pass
 """
-TRIAL_BYTES = 256 << 20  # of polars with two threads before it reads anything: 112 MB
+TRIAL_BYTES = 256 << 20  # polars with two threads takes 112 MB before it reads anything
 
 Choose = Callable[[list[str]], "list[str] | None"]  # returns the columns to read of those that a table has
 
