@@ -16,7 +16,7 @@ from tests.captures import ALL, sample, shared
 from tests.read.sqlite.decoded import read_integers
 from traceview.read import raw
 from traceview.read.sqlite import decoder
-from traceview.read.sqlite.decoder import decoded_frames, table_decoder
+from traceview.read.sqlite.decoder import table_decoder
 
 NUMBER = st.one_of(st.none(), st.integers(-3, 3), st.integers(-(2**15), 2**31), st.integers(-(2**63), 2**63 - 1))
 ROWS = st.lists(st.tuples(NUMBER, NUMBER, NUMBER, NUMBER), min_size=1, max_size=40)
@@ -52,24 +52,6 @@ def both(
     finally:
         connection.close()
     return None if actual is None else actual.rows(), expected
-
-
-@given(ROWS, st.sampled_from([512, 1024, 4096]), st.sampled_from([1, 30, 400]), st.integers(1, 9))
-def test_ranges_of_rows(rows: list[tuple[object, ...]], page: int, times: int, pages_each: int) -> None:
-    """Ranges of pages adjoin, and hold together what the table holds."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = made(folder, rows, page, times)
-        with closing(sqlite3.connect(path)) as connection:
-            whole = table_decoder(path, connection, "t", ["a", "d"])
-            expected = connection.execute("SELECT rowid, a, d FROM t").fetchall()
-        ranges = None if whole is None else whole.row_ranges(pages_each)
-        if whole is None or ranges is None:
-            return
-        assert [part.after for part in ranges[1:]] == [part.last for part in ranges[:-1]]
-        for part in ranges:
-            frames = decoded_frames(whole, part)
-            assert frames is not None
-            assert frames.columns.rows() == [row[1:] for row in expected if part.after < row[0] <= part.last]
 
 
 @settings(max_examples=60, deadline=None)

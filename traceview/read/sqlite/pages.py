@@ -156,16 +156,6 @@ def check_cell_places(cells: Numbers, counts: Numbers, kind: int, page_size: int
         raise NotPlainError
 
 
-class RowIds(NamedTuple):
-    """The row ids above `after`, up to and including `last`."""
-
-    after: int
-    last: int
-
-
-ALL_ROWS = RowIds(-(1 << 63), (1 << 63) - 1)
-
-
 class Leaves(NamedTuple):
     """The leaf pages of a table in row order, and the first row of each if no rowid is missing.
 
@@ -176,44 +166,18 @@ class Leaves(NamedTuple):
     edges: Numbers
 
 
-def leaf_pages(pages: Pages, root: int, rows: RowIds = ALL_ROWS) -> Leaves:
-    """Return the leaves of a table that hold `rows`, whole leaves only.
-
-    Raises NotPlainError if they have different depths or implausible rowids.
-    """
-    numbers, largest = _leaf_keys(pages, root, rows)
-    edges = _rowid_edges(pages, numbers, largest)
-    return Leaves(numbers, edges - edges[0])
-
-
-def rowid_edges(pages: Pages, root: int) -> Numbers:
-    """Return the rowid before a table's first row, and the largest rowid that each leaf may have; the last is exact.
-
-    Raises NotPlainError as leaf_pages does.
-    """
-    return _rowid_edges(pages, *_leaf_keys(pages, root, ALL_ROWS))
-
-
-def _leaf_keys(pages: Pages, root: int, rows: RowIds) -> tuple[Numbers, Numbers]:
-    """Return the leaves of a table that hold `rows`, and the largest rowid that each may have.
-
-    Only the interior pages above these leaves are read.
-    """
-    numbers, largest, before = np.array([root], np.int64), np.array([ALL_ROWS.last], np.int64), ALL_ROWS.after
+def leaf_pages(pages: Pages, root: int) -> Leaves:
+    """Return the leaves of a table. Raises NotPlainError if they have different depths or implausible rowids."""
+    numbers, largest = np.array([root], np.int64), np.array([(1 << 63) - 1], np.int64)
     for _ in range(MAX_DEPTH):
         pages.check_numbers(numbers)
         # Check only the first page of a level: pages of another kind are refused when they are decoded.
         if pages.page(int(numbers[0]))[0] == LEAF:
-            return numbers, largest
+            edges = _rowid_edges(pages, numbers, largest)
+            return Leaves(numbers, edges - edges[0])
         nodes = [children(pages.page(number)) for number in numbers.tolist()]
         keys = [np.append(keys, above) for (_, keys), above in zip(nodes, largest.tolist(), strict=True)]
         numbers, largest = np.concatenate([below for below, _ in nodes]), np.concatenate(keys)
-        if rows != ALL_ROWS:
-            smaller = np.append(before, largest[:-1])
-            chosen = np.flatnonzero((largest > rows.after) & (smaller < rows.last))
-            if len(chosen) == 0:
-                break
-            numbers, largest, before = numbers[chosen], largest[chosen], int(smaller[chosen[0]])
     raise NotPlainError
 
 

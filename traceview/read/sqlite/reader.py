@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import polars as pl
 
@@ -20,14 +19,7 @@ from traceview.read import kineto, payloads, raw
 from traceview.read.raw import RawCapture
 from traceview.read.source import DecodedSize, display_name, unchanged
 from traceview.read.sqlite.database import EXPORT_AGAIN, HEADER, Export, check_file, open_export
-from traceview.read.sqlite.decoder import (
-    PAGES_PER_PART,
-    DecodedFrames,
-    PartedTable,
-    TableDecoder,
-    decoded_frames,
-    table_decoder,
-)
+from traceview.read.sqlite.decoder import DecodedFrames, TableDecoder, decoded_frames, table_decoder
 
 MAX_BATCH_ROWS, MAX_BATCH_BYTES = 100_000, 256 << 20  # rows, and bytes of texts, that are Python objects at once
 PLAIN_NAME = re.compile(r"\w{1,64}", re.ASCII)  # tables and columns with other names are not written
@@ -144,7 +136,19 @@ def read_sqlite(path: str | Path) -> RawCapture:
 
     Raises NotFoundError, NotAnExportError or DamagedExportError, each with a one-line message and a remedy.
     """
-    return read_in_parts(path, ()).rest
+    path = Path(path)
+    check_file(path)
+    with unchanged(path), open_export(path) as export:
+        export.require_strings()
+        problems = export.unread_tables(raw.TABLES)
+        names = [table for table in raw.TABLES if table in export.tables and not _is_too_long(export, table, problems)]
+        tables, shapes = _read_tables(export, path, names, problems)
+        if raw.has_domain(tables.get(raw.NVTX), payloads.STACK_DOMAIN):
+            tables |= payloads.sqlite_samples(export, tables[raw.NVTX])
+        if raw.has_domain(tables.get(raw.NVTX), payloads.NCCL_DOMAIN) or payloads.PAYLOAD_SCHEMAS in export.tables:
+            tables |= payloads.nccl_calls(export, tables[raw.STRINGS])
+        version, schema = export.versions()
+    return RawCapture(path.name, version, schema, tables, tuple(problems), shapes=shapes)
 
 
 def read_tables_with_gaps(export: Export, names: Set[str]) -> dict[str, pl.DataFrame]:
@@ -166,33 +170,6 @@ def _present(export: Export, table: str) -> list[str]:
     return [column for column in export.columns(table) if column in raw.TABLES[table].columns]
 
 
-class PartedCapture(NamedTuple):
-    """An export of which some tables are read in parts. `rest` has the other tables, and empty frames for these."""
-
-    rest: RawCapture
-    parted: Mapping[str, PartedTable]
-
-
-def read_in_parts(path: str | Path, parted: Collection[str], pages_per_part: int = PAGES_PER_PART) -> PartedCapture:
-    """Read an export as read_sqlite does, but leave the rows of large tables among `parted` to PartedTable.
-
-    Raises ReportError as read_sqlite does.
-    """
-    path = Path(path)
-    check_file(path)
-    with unchanged(path), open_export(path) as export:
-        export.require_strings()
-        problems = export.unread_tables(raw.TABLES)
-        names = [table for table in raw.TABLES if table in export.tables and not _is_too_long(export, table, problems)]
-        tables, shapes, in_parts = _read_tables(export, path, names, problems, dict.fromkeys(parted, pages_per_part))
-        if raw.has_domain(tables.get(raw.NVTX), payloads.STACK_DOMAIN):
-            tables |= payloads.sqlite_samples(export, tables[raw.NVTX])
-        if raw.has_domain(tables.get(raw.NVTX), payloads.NCCL_DOMAIN) or payloads.PAYLOAD_SCHEMAS in export.tables:
-            tables |= payloads.nccl_calls(export, tables[raw.STRINGS])
-        version, schema = export.versions()
-    return PartedCapture(RawCapture(path.name, version, schema, tables, tuple(problems), shapes=shapes), in_parts)
-
-
 def _is_too_long(export: Export, table: str, problems: list[str]) -> bool:
     """Return whether a table is not worth its time: millions of frames only name places."""
     if table not in raw.NATIVE_STACKS:
@@ -207,12 +184,11 @@ def _is_too_long(export: Export, table: str, problems: list[str]) -> bool:
 
 
 def _read_tables(
-    export: Export, path: Path, names: list[str], problems: list[str], parted: Mapping[str, int]
-) -> tuple[dict[str, pl.DataFrame], pl.DataFrame | None, dict[str, PartedTable]]:
+    export: Export, path: Path, names: list[str], problems: list[str]
+) -> tuple[dict[str, pl.DataFrame], pl.DataFrame | None]:
     """Read tables: other threads decode columns of plain integers while SQLite reads the columns of text.
 
-    Returns the tables, RawCapture.shapes and the tables that are read in parts: those of `parted`, which has the
-    pages of a part.
+    Returns the tables and RawCapture.shapes.
     """
     notes: dict[str, list[str]] = {name: [] for name in names}
     present = {name: export.columns(name) for name in names}
@@ -228,19 +204,13 @@ def _read_tables(
         for name, wanted in sorted(columns.items(), key=lambda item: not raw.TABLES[item[0]].text)
         if wanted and (decoder := _decoder(path, export, name, wanted)) is not None
     }
-    built = {name: PartedTable.build(decoders[name], pages) for name, pages in parted.items() if name in decoders}
-    in_parts = {name: table for name, table in built.items() if table is not None}
     with ThreadPoolExecutor(DECODER_THREADS) as threads:
-        decoded = {
-            name: threads.submit(decoded_frames, decoder) for name, decoder in decoders.items() if name not in in_parts
-        }
+        decoded = {name: threads.submit(decoded_frames, decoder) for name, decoder in decoders.items()}
 
         def read(name: str) -> pl.DataFrame:
             wanted = columns[name]
             if wanted is None:
                 return pl.DataFrame()
-            if name in in_parts:
-                return in_parts[name].no_rows()
             return _read_table(export, name, wanted, decoded.get(name), notes[name])
 
         # SQLite reads while the threads decode: tables without a decoder come first, and texts before numbers.
@@ -248,7 +218,7 @@ def _read_tables(
         frames = {name: read(name) for name in order}
         kernels = decoded[raw.KERNEL].result() if raw.KERNEL in decoded else None
     problems.extend(line for name in names for line in notes[name])
-    return {name: frames[name] for name in names}, kernels and kernels.groups, in_parts
+    return {name: frames[name] for name in names}, kernels and kernels.groups
 
 
 def _decoder(path: Path, export: Export, table: str, columns: list[str]) -> TableDecoder | None:
