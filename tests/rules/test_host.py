@@ -89,7 +89,7 @@ def test_reason_of_launched_work_that_waits(monkeypatch: pytest.MonkeyPatch) -> 
     for role in ("sync", "blocking_copy"):
         (waiting,) = findings(late_work(1 * MS, calls=15, role=role), queued_work)
         assert "does not show why" in waiting.title
-    monkeypatch.setattr(sys.modules[queued_work.decide.__module__], "is_shared", lambda use: True)
+    monkeypatch.setattr(sys.modules[queued_work.find.__module__], "is_shared", lambda use: True)
     (shared,) = findings(late_work(1 * MS), queued_work)
     assert "while another program uses the GPU" in shared.title and shared.remedy == "Capture alone on the GPU."
     trace = late_work(1 * MS)

@@ -15,8 +15,7 @@ rest. Numbers in the names of ranges are folded. Claims the idle cause `host` of
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from functools import reduce
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -29,18 +28,9 @@ from traceview.measure.shared_work import launch_rows
 from traceview.model.analysis import NotMeasured
 from traceview.model.names import loading_words
 from traceview.model.stacks import OP
-from traceview.model.sums import Counts
 from traceview.model.trace import Trace, names_load_data, names_match
-from traceview.pricing.base import (
-    CaptureFacts,
-    CapturePart,
-    DeviceFacts,
-    DevicePart,
-    FindingDraft,
-    OldRule,
-    fold_numbers,
-)
-from traceview.pricing.claims import STEADY, Collected, GapGroup, IdleClaim
+from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture, Rule, fold_numbers
+from traceview.pricing.ledger import GapClaim
 from traceview.rules.launch_bound import MAX_SHORT_GAP
 
 MAX_RANGES = 3
@@ -54,19 +44,6 @@ MPI = re.compile(r"MPI_(?!File_)[A-Z]")
 READS = r"^(?:p?readv?(?:64)?|fread|fgets|getline|fscanf)\b"
 
 
-class _HostBoundSums(NamedTuple):
-    """The ns of long waits by the name of a range or op, and the lengths of those with other evidence of loading.
-
-    `evident` are the ns in which a loader works or files are read; in the others, input is copied afterwards. `ops` are
-    the ns of waits by the op that runs on the CPU.
-    """
-
-    waits: dict[str, int]
-    loading: dict[str, Counts]
-    evident: int
-    ops: dict[str, int]
-
-
 class _Waits(NamedTuple):
     """Long waits for the host: rows of the device's gaps, their time until the launch, thread, and ns of `host`."""
 
@@ -76,37 +53,77 @@ class _Waits(NamedTuple):
     ns: Times
 
 
-def _collect(part: CapturePart, device: DevicePart) -> Collected[_HostBoundSums]:
-    """Label the long waits for the host with the names of the ranges that overlap them most."""
-    waits = _long_waits(part.trace, device)
-    ops = _ops_on_the_cpu(part.trace, waits)
-    names, shares = _overlapping_names(part, waits, ops)
-    first = shares.filter(pl.col("place") == 0)["name"].to_numpy()
-    groups = {}
-    for place in range(-1, MAX_NAMES):
-        own = shares.filter(pl.col("group") == place)
-        limits = None if place < 0 else own["ns"].to_numpy()
-        groups[_group(place)] = GapGroup(waits.rows[own["wait"].to_numpy()], own["name"].to_numpy(), names, limits)
-    evident = _are_evident(part.trace, waits)
-    loading = np.flatnonzero(evident | _end_with_input(part.trace, device, waits))
-    groups["loading"] = GapGroup(waits.rows[loading], first[loading], names)
-    totals = np.zeros(len(names), np.int64)
-    np.add.at(totals, shares["name"].to_numpy(), shares["ns"].to_numpy())
-    lengths = {
-        names[at]: Counts.from_values(waits.ns[loading[first[loading] == at]]) for at in np.unique(first[loading])
-    }
-    waited = dict(zip(names, totals.tolist(), strict=True))
-    on_cpu = {name: waited[name] for name in ops.values()}
-    sums = _HostBoundSums(waited, lengths, int(waits.ns[evident].sum()), on_cpu)
-    return Collected(sums, groups)
+class _NamedWaits(NamedTuple):
+    """Long waits by the names of the ranges or ops that overlap them most.
+
+    `shares` has rows (wait, name, place (0: most time), ns, divided); `loading` marks the waits with evidence of data
+    loading other than their name, `evident` those in which a loader works or files are read; in the others, input is
+    copied afterwards. `ops` are the names of ops that run on the CPU.
+    """
+
+    waits: _Waits
+    names: tuple[str, ...]
+    shares: pl.DataFrame
+    loading: NDArray[np.bool_]
+    evident: NDArray[np.bool_]
+    ops: frozenset[str]
+
+    @classmethod
+    def from_capture(cls, capture: MeasuredCapture, device: GpuWork) -> _NamedWaits:
+        """Name the long waits of a device."""
+        waits = _long_waits(capture.trace, device)
+        ops = _ops_on_the_cpu(capture.trace, waits)
+        names, shares = _overlapping_names(capture, waits, ops)
+        evident = _are_evident(capture.trace, waits)
+        loading = evident | _end_with_input(capture.trace, device, waits)
+        return cls(waits, names, shares, loading, evident, frozenset(ops.values()))
+
+    def waited(self) -> dict[str, int]:
+        """Return the ns of waits by name."""
+        totals = np.zeros(len(self.names), np.int64)
+        np.add.at(totals, self.shares["name"].to_numpy(), self.shares["ns"].to_numpy())
+        return dict(zip(self.names, totals.tolist(), strict=True))
+
+    def loading_waits(self, names: Collection[str] | None = None) -> Times:
+        """Return the waits with other evidence of loading, or those of them whose first name is one of these."""
+        waits = np.flatnonzero(self.loading)
+        if names is None:
+            return waits
+        first = self.shares.filter(pl.col("place") == 0)["name"].to_numpy()
+        return waits[np.array([name in names for name in self.names], np.bool_)[first[waits]]]
+
+    def claims(self, names: Collection[str]) -> tuple[GapClaim, ...]:
+        """Return the claims on the waits with these names; of a divided wait at most the share of the name."""
+        chosen = self.shares.filter(pl.col("name").is_in([at for at, name in enumerate(self.names) if name in names]))
+        whole = chosen.filter(~pl.col("divided"))["wait"].to_numpy()
+        shared = [chosen.filter("divided", pl.col("place") == place) for place in range(MAX_NAMES)]
+        return (
+            GapClaim(("host",), self.waits.rows[whole]),
+            *(GapClaim(("host",), self.waits.rows[each["wait"].to_numpy()], each["ns"].to_numpy()) for each in shared),
+        )
 
 
-def _group(place: int) -> str:
-    """Return the name of the group of waits that have a name at this place; -1 for waits with one name."""
-    return "range" if place < 0 else f"range {place}"
+def find(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft]:
+    """Yield data loading, the other ranges in which the GPU waits longest for the host, and the rest."""
+    if device.use.gaps.causes["host"] == 0:
+        return
+    waits = _NamedWaits.from_capture(capture, device)
+    waited = waits.waited()
+    named = frozenset(name for name in waited if _names_loading(name))
+    loading = _unnamed_loading(capture, device, waits, named)
+    if named or loading:
+        yield _loading_draft(capture, device, waits, {name: waited[name] for name in named}, loading)
+    others = [(ns - loading.get(name, 0), name) for name, ns in waited.items() if name and name not in named]
+    minimum = MIN_RANGE_SHARE * device.steady.length
+    dominant = [name for ns, name in sorted(others, reverse=True) if ns >= minimum]
+    for name in dominant[:MAX_RANGES]:
+        case = "op" if name in waits.ops else _case(capture, name)
+        yield FindingDraft("host_bound", device, waits.claims((name,)), {"range": name}, case, key=name)
+    rest = {"where": " outside any dominant range" if dominant else ""}
+    yield FindingDraft("host_bound", device, (GapClaim(("host",), device.steady_gaps),), rest, "elsewhere")
 
 
-def _long_waits(trace: Trace, device: DevicePart) -> _Waits:
+def _long_waits(trace: Trace, device: GpuWork) -> _Waits:
     steady = device.steady_gaps
     rows = np.flatnonzero(device.gap_end[steady] - device.gap_start[steady] > MAX_SHORT_GAP) + steady.start
     ns = device.gap_waits(("host",), slice(None))
@@ -136,15 +153,15 @@ def _ops_on_the_cpu(trace: Trace, waits: _Waits) -> dict[int, str]:
 
 
 def _overlapping_names(
-    part: CapturePart, waits: _Waits, ops: Mapping[int, str]
+    capture: MeasuredCapture, waits: _Waits, ops: Mapping[int, str]
 ) -> tuple[tuple[str, ...], pl.DataFrame]:
-    """Return the names of ranges, and those of each wait: wait, name, place (0: most time), ns and group (see _group).
+    """Return the names of ranges, and those of each wait: wait, name, place (0: most time), ns and divided.
 
     The ns of a divided wait are shared in proportion to the time in which each name is that of the innermost range.
     A wait in one of the `ops` has its name, unless the range loads data.
     """
-    owner, ranges, overlap = part.ranges_during(waits.thread, waits.times)
-    names, which = part.range_names(ranges)
+    owner, ranges, overlap = capture.ranges_during(waits.thread, waits.times)
+    names, which = capture.range_names(ranges)
     number = {name: at for at, name in enumerate(dict.fromkeys((*names, *ops.values())))}
     loads = np.array([_names_loading(name) for name in names], np.bool_)[which]
     op = np.full(len(waits.rows), -1)
@@ -163,14 +180,13 @@ def _overlapping_names(
         .with_columns(divided.alias("divided"))
         .filter(pl.col("place") < pl.when("divided").then(MAX_NAMES).otherwise(1))
         .with_columns(
-            group=pl.when("divided").then("place").otherwise(-1),
             ns=pl.when("divided").then((pl.col("whole") * pl.col("share")).cast(pl.Int64)).otherwise("whole"),
         )
     )
     return tuple(number), named
 
 
-def _end_with_input(trace: Trace, device: DevicePart, waits: _Waits) -> NDArray[np.bool_]:
+def _end_with_input(trace: Trace, device: GpuWork, waits: _Waits) -> NDArray[np.bool_]:
     """Return the waits that end with copies of input to the GPU."""
     batch = BatchCopies.from_trace(trace).bytes_after(waits.thread, waits.times.end, _lengths(waits))
     before = device.operations_before(waits.rows)
@@ -205,30 +221,9 @@ def _time_of_loaders(trace: Trace, waits: _Waits) -> Times:
     return inside
 
 
-def _decide(facts: CaptureFacts, sums: Mapping[int, _HostBoundSums]) -> Iterator[FindingDraft]:
-    """Yield data loading, the other ranges in which the GPU waits longest for the host, and the rest."""
-    for device in facts.devices:
-        if device.use.gaps.causes["host"] == 0:
-            continue
-        own = sums[device.row]
-        named = frozenset(name for name in own.waits if _names_loading(name))
-        loading = {name: own.loading[name].total for name in _unnamed_loading(facts, device, own) - named}
-        if named or loading:
-            evident = bool(named) or own.evident > MOSTLY * sum(loading.values()) or facts.analysis.program.has_model
-            yield _loading_draft(facts, device, {name: own.waits[name] for name in named}, loading, evident=evident)
-        waits = [(ns - loading.get(name, 0), name) for name, ns in own.waits.items() if name and name not in named]
-        minimum = MIN_RANGE_SHARE * device.steady.length
-        dominant = [name for ns, name in sorted(waits, reverse=True) if ns >= minimum]
-        for name in dominant[:MAX_RANGES]:
-            claims, case = _range_claims(frozenset((name,))), "op" if name in own.ops else _case(facts, name)
-            yield FindingDraft("host_bound", device, claims, {"range": name}, case, key=name)
-        rest = {"where": " outside any dominant range" if dominant else ""}
-        yield FindingDraft("host_bound", device, (IdleClaim(("host",), STEADY),), rest, "elsewhere")
-
-
-def _case(facts: CaptureFacts, name: str) -> str:
+def _case(capture: MeasuredCapture, name: str) -> str:
     """Return the case of the texts on waits in a range. The range of an iteration does not say where the host is."""
-    iterations = facts.analysis.iterations
+    iterations = capture.analysis.iterations
     if MPI.match(name):
         return "mpi"
     if OPTIMIZER.search(name):
@@ -242,39 +237,43 @@ def _names_loading(name: str) -> bool:
     return bool(loading_words(name)) and not MPI.match(name)
 
 
-def _unnamed_loading(facts: CaptureFacts, device: DeviceFacts, sums: _HostBoundSums) -> frozenset[str]:
-    """Return the ranges whose waits load data by other evidence: those that say nothing, or none.
+def _unnamed_loading(
+    capture: MeasuredCapture, device: GpuWork, waits: _NamedWaits, named: Collection[str]
+) -> dict[str, int]:
+    """Return the ns of waits that load data by other evidence, by their ranges: those that say nothing, or none.
 
     The range of an iteration, which launches kernels too, does not say what the host does in a wait. Another range
     does. Without iterations, the program copies what it loads once: its parameters.
     """
-    ranges = facts.analysis.nvtx
+    ranges = capture.analysis.nvtx
     rows = () if isinstance(ranges, NotMeasured) else ranges
-    around = {fold_numbers(row.name) for row in rows if row.kernel_count}
-    lengths = {name: own for name, own in sums.loading.items() if name == "" or name in around}
-    every = reduce(Counts.plus, lengths.values(), Counts.from_values(np.zeros(0, np.int64)))
-    in_loop = facts.counted and every.counts.sum() >= MIN_BATCHES and every.values[-1] <= MOSTLY * every.total
-    return frozenset(lengths if in_loop and every.total >= MIN_LOADING * device.steady.length else ())
+    around = {"", *(fold_numbers(row.name) for row in rows if row.kernel_count)}
+    lengths = {name: waits.waits.ns[waits.loading_waits((name,))] for name in around.intersection(waits.names)}
+    every = np.concatenate([np.zeros(0, np.int64), *lengths.values()])
+    total = int(every.sum())
+    in_loop = capture.counted and len(every) >= MIN_BATCHES and every.max() <= MOSTLY * total
+    if not in_loop or total < MIN_LOADING * device.steady.length:
+        return {}
+    return {name: int(ns.sum()) for name, ns in lengths.items() if len(ns) and name not in named}
 
 
 def _loading_draft(
-    facts: CaptureFacts, device: DeviceFacts, named: dict[str, int], loading: dict[str, int], *, evident: bool
+    capture: MeasuredCapture, device: GpuWork, waits: _NamedWaits, named: dict[str, int], loading: dict[str, int]
 ) -> FindingDraft:
     """Return the finding on data loading in ranges named after it, and in waits with other evidence of it.
 
     Where nothing but copies of input after the waits says so, a program without a model makes its input there.
     """
+    evident_ns = int(waits.waits.ns[waits.evident].sum())
+    evident = bool(named) or evident_ns > MOSTLY * sum(loading.values()) or capture.program.has_model
     longest = max(named, key=lambda name: (named[name], name), default="")
     is_named = named.get(longest, 0) >= MOSTLY * sum((*named.values(), *loading.values()))
-    claims = *_range_claims(frozenset(named)), IdleClaim(("host",), "loading", frozenset(loading))
+    others = GapClaim(("host",), waits.waits.rows[waits.loading_waits(loading)])
+    claims = (*waits.claims(named), others)
     if not evident:
         return FindingDraft("host_bound", device, claims, {}, "input", key="input")
-    case = "dali" if "dali" in facts.analysis.program.frameworks else "" if is_named else "batch"
+    case = "dali" if "dali" in capture.program.frameworks else "" if is_named else "batch"
     return FindingDraft("data_loading", device, claims, {"range": longest}, case)
 
 
-def _range_claims(names: frozenset[str]) -> tuple[IdleClaim, ...]:
-    return tuple(IdleClaim(("host",), _group(place), names) for place in range(-1, MAX_NAMES))
-
-
-host_bound = OldRule("host_bound", _decide, _collect, place=190)
+host_bound = Rule("host_bound", find, place=190)

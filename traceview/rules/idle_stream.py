@@ -13,80 +13,37 @@ rule skips streams that only copy or communicate, and streams used less than onc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import pairwise
-from typing import Any, NamedTuple
+from collections.abc import Iterator
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import Intervals, Times, largest_positions
-from traceview.measure.activity import COMMUNICATION, COMPUTE, COPY, KERNEL
-from traceview.measure.shared_work import launch_rows
+from traceview.intervals import Times, largest_positions
 from traceview.model.analysis import DeviceUse
 from traceview.model.findings import Place
 from traceview.model.rows import StreamUse
-from traceview.model.sums import KeyedSums
 from traceview.model.trace import Note, Trace
 from traceview.model.units import duration, quantity, share
-from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, Mask, OldRule
-from traceview.pricing.claims import Collected, GapGroup, Group, IdleClaim
+from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture, Rule
+from traceview.pricing.ledger import GapClaim
 from traceview.pricing.texts import join_words
 
 MAX_IDLE_SHARE = 0.01
 MIN_KERNELS = 3
 MAX_PLACES = 5
-STREAM_TIME = ("stream", "start", "end")
-NO_TIMES = pl.DataFrame(schema=dict.fromkeys(STREAM_TIME, pl.Int64))
-NO_KERNELS = pl.DataFrame(schema={"thread": pl.Int64, "stream": pl.Int64, "count": pl.Int64})
 NO_STREAM = 0xFFFFFFFF  # the stream id that CUPTI writes if a record has no stream
 
 
-class _IdleStreamSums(NamedTuple):
-    """Streams that may do almost nothing, the threads that launch, and events on streams without work.
-
-    `pauses` has the longest times between two operations of a stream, and `spans` the time of its work in each part of
-    the capture (columns stream, start, end); `kernels` the number of kernels by launching thread and stream. `events`
-    counts events on streams without work by "process context stream".
-    """
-
-    pauses: KeyedSums
-    spans: KeyedSums
-    kernels: KeyedSums
-    events: dict[str, int]
-
-
-def _collect(part: CapturePart, device: DevicePart) -> Collected[_IdleStreamSums]:
-    """Group the gaps that switching to a stream and back can cost, for each stream that does almost nothing."""
-    pauses, spans, groups = [NO_TIMES], [NO_TIMES], dict[str, Group]()
-    streams = device.column(part.trace, "stream")
-    several = (part.trace.streams["device"] == device.row).sum() > 1
-    for stream in _without_copies(device, streams) if several else ():
-        times = _work_of_stream(device, streams == stream)
-        if intervals.length(times) >= MAX_IDLE_SHARE * device.window.length:
-            continue  # more than a stream that does almost nothing works in the whole capture
-        lengths = times.start[1:] - times.end[:-1]
-        longest = largest_positions(lengths, MAX_PLACES)
-        pauses.append(_times(stream, times.end[:-1][longest], times.start[1:][longest]))
-        spans.append(_times(stream, times.start[:1], times.end[-1:]))
-        groups[str(stream)] = GapGroup(_switching_gaps(part.trace, device, stream))
-    sums = _IdleStreamSums(
-        KeyedSums(pl.concat(pauses), STREAM_TIME),
-        KeyedSums(pl.concat(spans), STREAM_TIME),
-        KeyedSums.from_rows(_kernels_by_thread(part.trace, device) if several else NO_KERNELS, "thread", "stream"),
-        _events_without_work(part.trace, device.row),
-    )
-    return Collected(sums, groups)
-
-
-def _without_copies(device: DevicePart, streams: NDArray[np.integer[Any]]) -> list[int]:
-    """Return the streams that neither copy nor communicate in a part."""
-    codes = device.activity.codes
-    counts, others = np.bincount(streams), np.bincount(streams[(codes == COPY) | (codes == COMMUNICATION)])
-    counts[np.flatnonzero(others)] = 0
-    return np.flatnonzero(counts).tolist()
+def find(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft | Note]:
+    """Yield a finding for each stream that does almost nothing, and a note on all streams without work."""
+    unused = _events_without_work(capture.trace, device.row)
+    if unused:
+        named = [f"stream {stream} ({quantity(count, 'event')})" for (*_, stream), count in sorted(unused.items())]
+        values = {"device": device.id, "streams": quantity(len(named), "stream"), "named": join_words(named[:5])}
+        yield FindingDraft("unused_stream", device, (), values, note_without_cost=True)
+    for use, busiest in _idle_streams(capture.counted, device.use):
+        yield _draft(capture, device, use, busiest)
 
 
 def _idle_streams(counted: int | None, device: DeviceUse) -> Iterator[tuple[StreamUse, StreamUse]]:
@@ -104,16 +61,7 @@ def _idle_streams(counted: int | None, device: DeviceUse) -> Iterator[tuple[Stre
             yield use, busiest
 
 
-def _work_of_stream(device: DevicePart, members: Mask) -> Intervals:
-    rows = np.flatnonzero(members)
-    return intervals.union(device.activity.start[rows], device.activity.end[rows], ordered=True)
-
-
-def _times(stream: int, start: Times, end: Times) -> pl.DataFrame:
-    return pl.DataFrame({"stream": np.full(len(start), stream), "start": start, "end": end}, NO_TIMES.schema)
-
-
-def _switching_gaps(trace: Trace, device: DevicePart, stream: int) -> Times:
+def _switching_gaps(trace: Trace, device: GpuWork, stream: int) -> Times:
     """Return the gaps before this stream's operations and before the device's next operation after each."""
     streams, rows = trace.operations["stream"].to_numpy(), device.activity.rows
     # The last gap can end with an operation after the steady part.
@@ -125,23 +73,26 @@ def _switching_gaps(trace: Trace, device: DevicePart, stream: int) -> Times:
     return device.gaps_before(chosen)
 
 
-def _kernels_by_thread(trace: Trace, device: DevicePart) -> pl.DataFrame:
-    """Return how many compute kernels each thread launches on each stream, in the order of the first of them."""
-    work, operations = device.activity, trace.operations
-    source, launch = operations["source"].to_physical().to_numpy(), launch_rows(operations)
-    launched = (work.select(source) == KERNEL) & (work.codes == COMPUTE) & (work.select(launch) >= 0)
-    rows = work.rows[launched].astype(np.intp)
-    key = trace.api["thread"].to_numpy()[launch[rows]].astype(np.int64) * len(trace.streams)
-    key += operations["stream"].to_numpy()[rows]
-    counts, first = np.bincount(key), np.zeros(int(key.max(initial=0)) + 1, np.int64)
-    first[key[::-1]] = np.arange(len(key))[::-1]  # the first of each is written last
-    used = np.flatnonzero(counts)
-    used = used[np.argsort(first[used])]
-    thread, stream = np.divmod(used, max(len(trace.streams), 1))
-    return pl.DataFrame({"thread": thread, "stream": stream, "count": counts[used]})
+def _follower(capture: MeasuredCapture, device: GpuWork, busiest: StreamUse) -> tuple[int, int, int] | None:
+    """Return the thread whose kernels all run on the busiest stream, which another thread also uses, or None.
+
+    The result has the row of the thread, its kernels there, and all its kernels.
+    """
+    trace, rows = capture.trace, device.activity.rows
+    kernels = trace.operations.select("launch", "stream", "source", "class")[rows].filter(
+        (pl.col("source") == "kernel") & (pl.col("class") == "compute") & pl.col("launch").is_not_null()
+    )
+    there = (pl.col("stream") == busiest.stream).sum().cast(pl.Int64).alias("there")
+    threads = kernels.with_columns(thread=trace.api["thread"].gather(kernels["launch"]).cast(pl.Int64))
+    counts: list[tuple[int, int, int]] = (
+        threads.group_by("thread").agg(there, pl.len().cast(pl.Int64)).sort("thread").rows()
+    )
+    followers = [row for row in counts if row[1] >= (1 - MAX_IDLE_SHARE) * row[2] and row[2] > MIN_KERNELS]
+    others = [row for row in counts if row[1] and row not in followers]
+    return max(followers, key=lambda row: row[2]) if followers and others else None
 
 
-def _events_without_work(trace: Trace, device: int) -> dict[str, int]:
+def _events_without_work(trace: Trace, device: int) -> dict[tuple[int, int, int], int]:
     """Count the events of each stream without work, of the processes that use the device, inside the trace's window.
 
     An event has no time but that of its call, so events whose calls were lost do not count.
@@ -163,36 +114,12 @@ def _events_without_work(trace: Trace, device: int) -> dict[str, int]:
         .group_by("process", "context", "stream_id")
         .len()
     )
-    return {f"{process} {context} {stream}": count for process, context, stream, count in unused.iter_rows()}
+    return {(process, context, stream): count for process, context, stream, count in unused.iter_rows()}
 
 
-def _decide(facts: CaptureFacts, sums: Mapping[int, _IdleStreamSums]) -> Iterator[FindingDraft | Note]:
-    """Yield a finding for each stream that does almost nothing, and a note on all streams without work."""
-    for device in facts.devices:
-        own = sums[device.row]
-        unused = _unused_streams(own.events)
-        if unused:
-            values = {
-                "device": device.use.id,
-                "streams": quantity(len(unused), "stream"),
-                "named": join_words(unused[:5]),
-            }
-            yield FindingDraft("unused_stream", device, (), values, note_without_cost=True)
-        for use, busiest in _idle_streams(facts.counted, device.use):
-            yield _draft(facts, device, own, use, busiest)
-
-
-def _unused_streams(events: Mapping[str, int]) -> list[str]:
-    """Return the streams that have events but no work."""
-    counts = {tuple(map(int, key.split())): count for key, count in events.items()}
-    return [f"stream {stream[2]} ({quantity(counts[stream], 'event')})" for stream in sorted(counts)]
-
-
-def _draft(
-    facts: CaptureFacts, device: DeviceFacts, sums: _IdleStreamSums, use: StreamUse, busiest: StreamUse
-) -> FindingDraft:
-    may_train = facts.program.kind == "pytorch" and facts.program.training is not False
-    follower = _follower(sums.kernels.frame, busiest) if may_train else None
+def _draft(capture: MeasuredCapture, device: GpuWork, use: StreamUse, busiest: StreamUse) -> FindingDraft:
+    may_train = capture.program.kind == "pytorch" and capture.program.training is not False
+    follower = _follower(capture, device, busiest) if may_train else None
     values = {
         "stream": use.label,
         "kernels": f"{use.kernel_count:,}",
@@ -204,43 +131,34 @@ def _draft(
     }
     if follower:
         thread, count, total = follower
-        values |= {"thread": facts.thread_name(thread), "count": f"{count:,}", "total": f"{total:,}"}
+        values |= {"thread": capture.thread_name(thread), "count": f"{count:,}", "total": f"{total:,}"}
     return FindingDraft(
         "idle_stream",
         device,
-        (IdleClaim(("queued",), str(use.stream)),),
+        (GapClaim(("queued",), _switching_gaps(capture.trace, device, use.stream)),),
         values,
         "follower" if follower else "",
         key=use.label,
         note_without_cost=True,
-        evidence=_longest_pauses(device, sums, use),
+        evidence=_longest_pauses(capture.trace, device, use),
     )
 
 
-def _follower(kernels: pl.DataFrame, busiest: StreamUse) -> tuple[int, int, int] | None:
-    """Return the thread whose kernels all run on a stream that another thread also uses, or None.
-
-    The result has the row of the thread, its kernels there, and all its kernels.
-    """
-    there = pl.col("count").filter(pl.col("stream") == busiest.stream).sum()
-    counts = kernels.group_by("thread").agg(there.alias("there"), pl.col("count").sum().alias("all")).sort("thread")
-    rows: list[tuple[int, int, int]] = counts.rows()
-    followers = [row for row in rows if row[1] >= (1 - MAX_IDLE_SHARE) * row[2] and row[2] > MIN_KERNELS]
-    others = [row for row in rows if row[1] and row not in followers]
-    return max(followers, key=lambda row: row[2]) if followers and others else None
-
-
-def _longest_pauses(device: DeviceFacts, sums: _IdleStreamSums, use: StreamUse) -> tuple[Place, ...]:
-    """Return the longest times between two operations of the stream, also from one part of the capture to the next."""
-    own = pl.col("stream") == use.stream
-    pauses = sums.pauses.frame.filter(own).select("start", "end").rows()
-    spans = sums.spans.frame.filter(own).select("start", "end").sort("start").rows()
-    pauses += [(before[1], after[0]) for before, after in pairwise(spans)]
-    longest = sorted(pauses, key=lambda pause: (pause[0] - pause[1], pause[0]))[:MAX_PLACES]
+def _longest_pauses(trace: Trace, device: GpuWork, use: StreamUse) -> tuple[Place, ...]:
+    """Return the longest times between two operations of the stream."""
+    rows = np.flatnonzero(device.column(trace, "stream") == use.stream)
+    times = intervals.union(device.activity.start[rows], device.activity.end[rows], ordered=True)
+    start, end = times.end[:-1], times.start[1:]
     return tuple(
-        Place(f"{use.label} does nothing for {duration(end - start)}", start, end, device.use.id, use.stream)
-        for start, end in longest
+        Place(
+            f"{use.label} does nothing for {duration(end[at] - start[at])}",
+            int(start[at]),
+            int(end[at]),
+            device.id,
+            use.stream,
+        )
+        for at in largest_positions(end - start, MAX_PLACES)
     )
 
 
-idle_stream = OldRule("idle_stream", _decide, _collect, place=70)
+idle_stream = Rule("idle_stream", find, place=70)

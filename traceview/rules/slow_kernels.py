@@ -13,16 +13,12 @@ is an alternative of TF32 and has no finding of its own unless TF32 is already o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
-import numpy as np
-
-from traceview.model.program import Program
 from traceview.model.units import duration
-from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, OldRule
-from traceview.pricing.claims import Collected, ComputeClaim, Group, KernelGroup
-from traceview.pricing.speedups import FINDABLE, Speedup
-from traceview.pricing.speedups.steps import Candidates, SpeedupDecision, SpeedupSums
+from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture, Rule
+from traceview.pricing.ledger import KernelClaim
+from traceview.pricing.speedups import FINDABLE, Estimate, Speedup
+from traceview.pricing.speedups.steps import Savings
 from traceview.pricing.texts import fits
 from traceview.rules.shared_gpu import metric_sentence
 
@@ -44,79 +40,39 @@ FINDINGS: Mapping[str, str] = {  # by the name of the speedup
 }
 
 
-class _SlowKernelsSums(NamedTuple):
-    """The ns of all kernels, and the sums of each speedup by name."""
-
-    kernel_ns: int
-    speedups: dict[str, SpeedupSums]
-
-
-def _collect(part: CapturePart, device: DevicePart) -> Collected[_SlowKernelsSums]:
-    """Group the kernels that each change may make faster."""
-    sums, groups = dict[str, SpeedupSums](), dict[str, Group]()
-    for speedup in _fitting(part.program):
-        candidates = speedup.candidates(device.kernels)
-        sums[speedup.name] = speedup.sums(candidates)
-        if len(candidates.rows):
-            groups[speedup.name] = _group(speedup, candidates)
-    return Collected(_SlowKernelsSums(int(device.kernels.ns.sum()), sums), groups)
+def find(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft]:
+    """Yield one finding for each change that makes kernels faster."""
+    drafted = set[str]()
+    for speedup in FINDABLE:
+        name = FINDINGS[speedup.name]
+        if name in drafted or not fits(speedup.programs, capture.program):
+            continue
+        estimate = speedup.estimate(device.kernels)
+        if not isinstance(estimate, str) and (savings := estimate.savings(device.kernels)).expected > 0:
+            drafted.add(name)
+            yield _draft(device, speedup, estimate, savings)
 
 
-def _fitting(program: Program) -> Iterator[Speedup]:
-    """Yield the changes whose findings make sense for a program, in the order of their claims."""
-    return (speedup for speedup in FINDABLE if fits(speedup.programs, program))
-
-
-def _group(speedup: Speedup, candidates: Candidates) -> KernelGroup:
-    """Return kernels to claim: with the saved fraction of each if it is known, otherwise with labels."""
-    rows, labels, left = candidates.kernels.places[candidates.rows], candidates.labels, candidates.left
-    if left is not None:
-        shorter = left[1] < 1
-        return KernelGroup(rows[shorter], 1 - left[1][shorter])
-    most = np.where((labels & speedup.gone_bits) > 0, 1.0, 1 - candidates.floors)
-    can_gain = most > 0
-    return KernelGroup(rows[can_gain], labels=labels[can_gain], limits=most[can_gain])
-
-
-def _decide(facts: CaptureFacts, sums: Mapping[int, _SlowKernelsSums]) -> Iterator[FindingDraft]:
-    """Yield one finding for each device and change that makes its kernels faster."""
-    for device in facts.devices:
-        own, gpu = sums[device.row], facts.analysis.trace.devices["name"][device.row]
-        drafts: dict[str, FindingDraft] = {}
-        for speedup in _fitting(facts.program):
-            decision = speedup.decision(own.speedups[speedup.name], own.kernel_ns, gpu)
-            if isinstance(decision, SpeedupDecision):
-                drafted = _drafts(facts, device, speedup, decision, own.speedups[speedup.name])
-                drafts |= {draft.id: draft for draft in drafted if draft.id not in drafts}
-        yield from drafts.values()
-
-
-def _drafts(
-    facts: CaptureFacts, device: DeviceFacts, speedup: Speedup, decision: SpeedupDecision, sums: SpeedupSums
-) -> Iterator[FindingDraft]:
-    """Yield the finding of a change that saves time."""
-    savings = speedup.savings(decision, sums)
-    if savings.expected <= 0:
-        return
-    ranges = speedup.ranges(decision, list(sums.lengths))
-    saved = {label: 1 - middle for label, (_, middle, _) in ranges.items() if middle < 1}
+def _draft(device: GpuWork, speedup: Speedup, estimate: Estimate, savings: Savings) -> FindingDraft:
+    shorter = estimate.middle < 1
+    rows = device.kernels.places[estimate.rows[shorter]]
     # Subtract the time of kernels that the change makes slower.
-    claim = ComputeClaim(speedup.name, saved, scale=savings.expected / savings.gross)
+    claim = KernelClaim(rows, (1 - estimate.middle[shorter]) * (savings.expected / savings.gross))
     values = {
-        "detail": decision.detail,
+        "detail": estimate.detail,
         "least": duration(max(savings.least, 0)),
         "most": duration(max(savings.most, 0)),
         "metrics": metric_sentence(device.use),
         "speedup": speedup.title,
     }
-    yield FindingDraft(FINDINGS[speedup.name], device, (claim,), values, _case(speedup, sums))
+    return FindingDraft(FINDINGS[speedup.name], device, (claim,), values, _case(speedup, estimate))
 
 
-def _case(speedup: Speedup, sums: SpeedupSums) -> str:
+def _case(speedup: Speedup, estimate: Estimate) -> str:
     """Return the case of a finding: FP16, bfloat16, or layouts of a network with convolutions of volumes."""
-    if speedup.name == "channels-last" and any(label & speedup.bit("volume") for label in sums.numbers):
+    if speedup.name == "channels-last" and "volume" in estimate.groups:
         return "volumes"
     return speedup.name if speedup.name in ("fp16", "bf16") else ""
 
 
-slow_kernels = OldRule("slow_kernels", _decide, _collect, place=230)
+slow_kernels = Rule("slow_kernels", find, place=230)

@@ -12,38 +12,30 @@ Claims the idle cause `unknown`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
 from traceview.model.trace import KINDS
-from traceview.pricing.base import CaptureFacts, CapturePart, DevicePart, FindingDraft, OldRule
-from traceview.pricing.claims import Collected, GapGroup, IdleClaim
+from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture, Rule
+from traceview.pricing.ledger import GapClaim
 
 MIGRATIONS = [number for number, kind in enumerate(KINDS) if kind.startswith("um_")]
 MAX_FAULT = 1_000_000  # ns
 
 
-def _collect(part: CapturePart, device: DevicePart) -> Collected[tuple[()]]:
-    """Group the gaps that end with a migration."""
-    kind = part.trace.operations["kind"].to_physical().fill_null(255).to_numpy()
-    operation = device.gap_operation
-    migrates = np.isin(kind[operation] if len(kind) else kind, MIGRATIONS)
-    ended = np.flatnonzero((operation >= 0) & migrates)
-    long = device.gap_end[ended] - device.gap_start[ended] > MAX_FAULT
-    return Collected((), {"migrations": GapGroup(ended[~long]), "host": GapGroup(ended[long])})
-
-
-def _decide(facts: CaptureFacts, _sums: Mapping[int, tuple[()]]) -> Iterator[FindingDraft]:
+def find(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft]:
     """Yield the idle time that migrations end, and the idle time that nothing explains."""
-    for device in facts.devices:
-        if device.use.gaps.causes["unknown"] == 0:
-            continue
-        yield FindingDraft("managed_wait", device, (IdleClaim(("unknown",), "migrations"),))
-        where = {"where": " before it touches managed memory"}
-        host = IdleClaim(("unknown",), "host")
-        yield FindingDraft("host_bound", device, (host,), where, "elsewhere", key="migrations")
-        yield FindingDraft("unknown_launch", device, (IdleClaim(("unknown",)),))
+    if device.use.gaps.causes["unknown"] == 0:
+        return
+    kind = capture.trace.operations["kind"].to_physical().fill_null(255).to_numpy()
+    ended = np.flatnonzero((device.gap_operation >= 0) & np.isin(kind[device.gap_operation], MIGRATIONS))
+    long = device.gap_end[ended] - device.gap_start[ended] > MAX_FAULT
+    yield FindingDraft("managed_wait", device, (GapClaim(("unknown",), ended[~long]),))
+    where = {"where": " before it touches managed memory"}
+    host = GapClaim(("unknown",), ended[long])
+    yield FindingDraft("host_bound", device, (host,), where, "elsewhere", key="migrations")
+    yield FindingDraft("unknown_launch", device, (GapClaim(("unknown",)),))
 
 
-unknown_launch = OldRule("unknown_launch", _decide, _collect, place=220)
+unknown_launch = Rule("unknown_launch", find, place=220)

@@ -11,8 +11,7 @@ graphs claim all causes of the gaps between two operations between whose launche
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -22,28 +21,25 @@ from traceview.model.analysis import CAUSES
 from traceview.model.trace import SOURCES, Note, Trace
 from traceview.model.units import duration, quantity, share
 from traceview.normalise.lost_events import graphs_without_work
-from traceview.pricing.base import CaptureFacts, CapturePart, DeviceFacts, DevicePart, FindingDraft, OldRule
-from traceview.pricing.claims import Collected, GapGroup, IdleClaim
+from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture, Rule
+from traceview.pricing.ledger import GapClaim
 
 GRAPH = SOURCES.index("graph")
 
 
-class _WholeGraphsSums(NamedTuple):
-    """The number of graphs traced as a whole, the ns in which one runs, and the number of gaps with lost graphs."""
-
-    graphs: int
-    ns: int
-    lost: int
-
-
-def _collect(part: CapturePart, device: DevicePart) -> Collected[_WholeGraphsSums]:
-    work, members = device.activity, np.flatnonzero(device.column(part.trace, "source") == GRAPH)
-    inside = intervals.length(intervals.union(work.start[members], work.end[members], ordered=True))
-    lost = _gaps_with_lost_graphs(part.trace, device)
-    return Collected(_WholeGraphsSums(len(members), inside, len(lost)), {"lost": GapGroup(lost)})
+def find(capture: MeasuredCapture, device: GpuWork) -> Iterator[Note | FindingDraft]:
+    """Yield a note if graphs are traced as a whole, and a finding if the capture lacks graphs."""
+    work, members = device.activity, np.flatnonzero(device.column(capture.trace, "source") == GRAPH)
+    if len(members):
+        inside = intervals.union(work.start[members], work.end[members], ordered=True)
+        yield _note(device, len(members), intervals.length(inside))
+    if any(note.id == "lost_graph_replays" for note in capture.trace.info.health):
+        lost = _gaps_with_lost_graphs(capture.trace, device)
+        if len(lost):
+            yield FindingDraft("lost_graphs", device, (GapClaim(CAUSES, lost),))
 
 
-def _gaps_with_lost_graphs(trace: Trace, device: DevicePart) -> Times:
+def _gaps_with_lost_graphs(trace: Trace, device: GpuWork) -> Times:
     """Return the gaps in which a graph ran that the capture lacks.
 
     A graph without work was launched between the launches of the operations before and after the gap, or before the
@@ -60,18 +56,7 @@ def _gaps_with_lost_graphs(trace: Trace, device: DevicePart) -> Times:
     return chosen
 
 
-def _decide(facts: CaptureFacts, sums: Mapping[int, _WholeGraphsSums]) -> Iterator[Note | FindingDraft]:
-    """Yield a note for each device with graphs traced as a whole, and a finding for each that lacks graphs."""
-    lost = any(note.id == "lost_graph_replays" for note in facts.analysis.trace.info.health)
-    for device in facts.devices:
-        graphs = sums[device.row]
-        if graphs.graphs:
-            yield _note(device, graphs.graphs, graphs.ns)
-        if lost and graphs.lost:
-            yield FindingDraft("lost_graphs", device, (IdleClaim(CAUSES, "lost"),))
-
-
-def _note(device: DeviceFacts, count: int, inside: int) -> Note:
+def _note(device: GpuWork, count: int, inside: int) -> Note:
     use = device.use
     kernels = (
         "the kernel table is missing"
@@ -90,4 +75,4 @@ def _note(device: DeviceFacts, count: int, inside: int) -> Note:
     )
 
 
-whole_graphs = OldRule("whole_graphs", _decide, _collect, place=40)
+whole_graphs = Rule("whole_graphs", find, place=40)

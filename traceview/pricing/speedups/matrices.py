@@ -293,6 +293,6 @@ def _evidence(totals: Totals, precision: str, *groups: str) -> str:
     return text
 
 
-TF32 = Speedup("tf32", (*FP32_GROUPS, *VOCABULARY), _fp32_products, _decide_tf32, blocks=VOCABULARY)
-FP16 = Speedup("fp16", (*FP32_GROUPS, *VOCABULARY), _products_on_old_gpu, _decide_fp16, blocks=VOCABULARY)
-BF16 = Speedup("bf16", BF16_GROUPS, _products_below_bf16, _decide_bf16, blocks=VOCABULARY)
+TF32 = Speedup("tf32", (*FP32_GROUPS, *VOCABULARY), _fp32_products, _decide_tf32)
+FP16 = Speedup("fp16", (*FP32_GROUPS, *VOCABULARY), _products_on_old_gpu, _decide_fp16)
+BF16 = Speedup("bf16", BF16_GROUPS, _products_below_bf16, _decide_bf16)

@@ -1,13 +1,12 @@
 """The two steps of a speedup: find the kernels that a change may affect, then decide what the change leaves of them.
 
-The first step sees the kernels of one part of a capture, as arrays, and puts them into groups. The second step sees
-sums over the kernels of each group in the whole capture, and returns the fractions of time that the change leaves of
-each group.
+The first step puts kernels into groups. The second step sees sums over each group, and returns the fractions of time
+that the change leaves of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +18,6 @@ from numpy.typing import NDArray
 from traceview.intervals import Positions, Rows, Times, adjoining, blocks, rows_where, runs
 from traceview.measure.kernels.families import KernelKind, shape_kinds
 from traceview.model.catalogue import read_toml
-from traceview.model.sums import Counts
 from traceview.model.trace import CLASSES, SOURCES, Trace
 from traceview.model.units import share
 
@@ -75,10 +73,6 @@ class KernelSequence(NamedTuple):
             sms=gpu["sm_count"] or 0,
             gpu=gpu["name"],
         )
-
-    def inside(self, rows: slice) -> KernelSequence:
-        """Return some of the kernels, which follow each other."""
-        return self._replace(**{name: getattr(self, name)[rows] for name in ("places", "ns", "stream", "shape")})
 
     def where(self, chosen: Callable[[KernelKind], bool]) -> Mask:
         """Return the kernels whose kind is chosen."""
@@ -144,54 +138,41 @@ class Savings(NamedTuple):
     The saving of each kernel is rounded.
     """
 
-    least: int = 0
-    expected: int = 0
-    most: int = 0
-    gross: int = 0
-
-    @classmethod
-    def from_kernels(cls, ns: Times, left: Factors, count: Times | int = 1) -> Savings:
-        """Return the savings of `count` kernels of each length, from the fractions left of them (3 rows)."""
-        sums = np.zeros(4, np.int64)
-        for block in blocks(len(ns)):
-            saved = np.rint(ns[block] * (1 - left[:, block])).astype(np.int64)
-            saved *= count[block] if isinstance(count, np.ndarray) else count
-            sums += (*saved.sum(axis=1), np.maximum(saved[1], 0).sum())
-        most, expected, least, gross = sums.tolist()
-        return cls(least, expected, most, gross)
-
-
-class SpeedupSums(NamedTuple):
-    """Sums over the kernels that a change may affect: numbers and ns by label, and numbers of blocks by group.
-
-    `lengths` counts the lengths in ns by label. With Members.left it is empty, and `saved` is known.
-    """
-
-    numbers: dict[int, int]
-    ns: dict[int, int]
-    lengths: dict[int, Counts]
-    blocks: dict[str, Counts]
-    saved: Savings
+    least: int
+    expected: int
+    most: int
+    gross: int
 
 
 class Totals(NamedTuple):
-    """Sums over the kernels of a device in the whole capture, for Speedup.decide.
+    """Sums over the kernels that a change may affect, for Speedup.decide.
 
-    `kernel_ns` is the time of all its kernels.
+    `numbers` and `ns` are by label, which has a bit for each group. `kernel_ns` is the time of all kernels of the
+    device.
     """
 
-    sums: SpeedupSums
+    candidates: Candidates
     groups: Sequence[str]
-    kernel_ns: int
-    gpu: str
+    numbers: Mapping[int, int]
+    lengths: Mapping[int, int]
+
+    @property
+    def kernel_ns(self) -> int:
+        """The time of all kernels of the device, in ns."""
+        return int(self.candidates.kernels.ns.sum())
+
+    @property
+    def gpu(self) -> str:
+        """The name of the device."""
+        return self.candidates.kernels.gpu
 
     def count(self, *groups: str) -> int:
         """Return the number of kernels in at least one of these groups; by default in any group."""
-        return self._sum(self.sums.numbers, groups)
+        return self._sum(self.numbers, groups)
 
     def ns(self, *groups: str) -> int:
         """Return the ns of the kernels in at least one of these groups."""
-        return self._sum(self.sums.ns, groups)
+        return self._sum(self.lengths, groups)
 
     def share(self, *groups: str) -> str:
         """Return the share of these groups in the kernel time, as "25.1%"."""
@@ -203,8 +184,11 @@ class Totals(NamedTuple):
 
     def blocks(self, group: str) -> Mapping[int, int]:
         """Return the numbers of kernels of a group by their numbers of blocks, ascending."""
-        counts = self.sums.blocks.get(group)
-        return {} if counts is None else dict(zip(counts.values.tolist(), counts.counts.tolist(), strict=True))
+        kernels, rows, labels, _ = self.candidates
+        members = rows[(labels & (1 << self.groups.index(group))) > 0]
+        each = kernels.blocks[kernels.shape[members]]
+        values, counts = np.unique(each[~np.isnan(each)].astype(np.int64), return_counts=True)
+        return dict(zip(values.tolist(), counts.tolist(), strict=True))
 
     def _sum(self, by_label: Mapping[int, int], groups: Sequence[str]) -> int:
         bits = sum(1 << self.groups.index(group) for group in groups or self.groups)
@@ -239,33 +223,12 @@ class Candidates(NamedTuple):
         """The length of each kernel."""
         return self.kernels.ns[self.rows]
 
-    @property
-    def floors(self) -> Factors:
-        """The fraction of each kernel that is expected to be left at least if it is still launched."""
-        return np.minimum(SHORTEST[1] / np.maximum(self.ns, 1), 1.0)
-
-    def sums(self, blocks: Mapping[str, int]) -> SpeedupSums:
-        """Return the sums over these kernels; `blocks` are the bits of groups whose blocks count."""
-        every = self.ns
-        by_label = {label: every[self.labels == label] for label in _distinct(self.labels)}
-        return SpeedupSums(
-            {label: len(ns) for label, ns in by_label.items()},
-            {label: int(ns.sum()) for label, ns in by_label.items()},
-            {label: Counts.from_values(ns) for label, ns in by_label.items() if self.left is None},
-            {group: self._blocks(bit) for group, bit in blocks.items()},
-            Savings() if self.left is None else Savings.from_kernels(every, self.left),
-        )
-
-    def _blocks(self, bit: int) -> Counts:
-        each = self.kernels.blocks[self.kernels.shape[self.rows[(self.labels & bit) > 0]]]
-        return Counts.from_values(each[~np.isnan(each)].astype(np.int64))
-
 
 class Estimate(NamedTuple):
     """What a change leaves of the time of the kernels `rows`, as fractions: at best, expected and at worst.
 
     `rows` are ascending indices; the other kernels keep their time. `gone` marks those of `rows` that are not launched
-    any more. `detail` states the evidence.
+    any more. `detail` states the evidence. `groups` are those with a kernel that the change may affect.
     """
 
     rows: Rows
@@ -274,19 +237,29 @@ class Estimate(NamedTuple):
     high: Factors
     gone: Mask
     detail: str
+    groups: frozenset[str] = frozenset()
 
     @property
     def factors(self) -> tuple[Factors, Factors, Factors]:
         """The fractions from the best to the worst case."""
         return self.low, self.middle, self.high
 
+    def savings(self, kernels: KernelSequence) -> Savings:
+        """Return what the change saves of the kernels that it was estimated for."""
+        ns, sums = kernels.ns[self.rows], np.zeros(4, np.int64)
+        for block in blocks(len(ns)):
+            saved = np.rint(ns[block] * (1 - np.stack([each[block] for each in self.factors]))).astype(np.int64)
+            sums += (*saved.sum(axis=1), np.maximum(saved[1], 0).sum())
+        most, expected, least, gross = sums.tolist()
+        return Savings(least, expected, most, gross)
+
 
 class Speedup(NamedTuple):
     """A change to the compute.
 
     `collect` puts kernels into `groups`. `decide` returns what the change leaves of them, or the reason why it does not
-    apply. Kernels of the groups `gone` are not launched any more. Totals.blocks has the groups `blocks`. texts.toml has
-    the texts of the change, and the kinds of programs that it fits.
+    apply. Kernels of the groups `gone` are not launched any more. texts.toml has the texts of the change, and
+    the kinds of programs that it fits.
     """
 
     name: str
@@ -294,7 +267,6 @@ class Speedup(NamedTuple):
     collect: Callable[[KernelSequence], Members]
     decide: Callable[[Totals], SpeedupDecision | str]
     gone: tuple[str, ...] = ()
-    blocks: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -311,28 +283,17 @@ class Speedup(NamedTuple):
         """The kinds of programs that it fits; none for all."""
         return tuple(read_toml(TEXTS)[self.name].get("programs", ()))
 
-    def candidates(self, kernels: KernelSequence, counted: slice = slice(None)) -> Candidates:
-        """Return the kernels that the change may affect among those that count; the others show what runs nearby."""
+    def candidates(self, kernels: KernelSequence) -> Candidates:
+        """Return the kernels that the change may affect."""
         members = self.collect(kernels)
         labels = np.zeros(len(kernels.ns), np.uint16)
         for group, mask in members.groups.items():
             if mask.any():
                 labels |= np.multiply(mask, self.bit(group), dtype=np.uint16)
         rows = rows_where(labels > 0)
-        edges = np.array(counted.indices(len(labels))[:2], rows.dtype)
-        inside = slice(*np.searchsorted(rows, edges).tolist())
-        left = None if members.left is None else members.left[:, inside]
-        return Candidates(kernels, rows[inside], labels[rows[inside]], left)
+        return Candidates(kernels, rows, labels[rows], members.left)
 
-    def sums(self, candidates: Candidates) -> SpeedupSums:
-        """Return what `decide` needs to know of the kernels of a part."""
-        return candidates.sums({group: self.bit(group) for group in self.blocks})
-
-    def decision(self, sums: SpeedupSums, kernel_ns: int, gpu: str) -> SpeedupDecision | str:
-        """Return what the change leaves, from the sums of the whole capture."""
-        return self.decide(Totals(sums, self.groups, kernel_ns, gpu))
-
-    def ranges(self, decision: SpeedupDecision, labels: Sequence[int]) -> dict[int, Range]:
+    def _ranges(self, decision: SpeedupDecision, labels: Collection[int]) -> dict[int, Range]:
         """Return what the change leaves of the kernels with each label, if it affects them."""
         ranges = {}
         for label in labels:
@@ -340,14 +301,6 @@ class Speedup(NamedTuple):
             if group := next(groups, None):
                 ranges[label] = decision.left[group]
         return ranges
-
-    def savings(self, decision: SpeedupDecision, sums: SpeedupSums) -> Savings:
-        """Return what the change saves in the whole capture."""
-        each = [sums.saved]
-        for label, left in self.ranges(decision, list(sums.lengths)).items():
-            ns, count = sums.lengths[label]
-            each.append(Savings.from_kernels(ns, self.fractions(left, ns, label), count))
-        return Savings(*map(sum, zip(*each, strict=True)))
 
     def fractions(self, left: Range, ns: Times, label: int) -> Factors:
         """Return what is left of kernels of one label by case: one that is still launched keeps at least a few µs."""
@@ -359,21 +312,27 @@ class Speedup(NamedTuple):
         return fractions
 
     def estimate(self, kernels: KernelSequence) -> Estimate | str:
-        """Return what the change leaves of a whole sequence, or the reason why it does not apply."""
+        """Return what the change leaves of a sequence, or the reason why it does not apply."""
         candidates = self.candidates(kernels)
-        decision = self.decision(self.sums(candidates), int(kernels.ns.sum()), kernels.gpu)
+        rows, labels, left = candidates.rows, candidates.labels, candidates.left
+        ns, numbers, lengths = candidates.ns, *np.zeros((2, 1 << len(self.groups)), np.int64)
+        np.add.at(numbers, labels, 1)
+        np.add.at(lengths, labels, ns)
+        used = np.flatnonzero(numbers).tolist()
+        counts, sums = ({label: int(each[label]) for label in used} for each in (numbers, lengths))
+        decision = self.decide(Totals(candidates, self.groups, counts, sums))
         if isinstance(decision, str):
             return decision
-        rows, labels, left = candidates.rows, candidates.labels, candidates.left
         if left is None:
-            ranges, ns, left = self.ranges(decision, _distinct(labels)), candidates.ns, np.ones((3, len(rows)))
+            ranges, left = self._ranges(decision, used), np.ones((3, len(rows)))
             for label, each in ranges.items():
                 chosen = labels == label
                 left[:, chosen] = self.fractions(each, ns[chosen], label)
             affected = np.isin(labels, list(ranges))
             rows, labels, left = rows[affected], labels[affected], left[:, affected]
+        groups = frozenset(group for group in self.groups if any(label & self.bit(group) for label in used))
         low, middle, high = left
-        return Estimate(rows, low, middle, high, (labels & self.gone_bits) > 0, decision.detail)
+        return Estimate(rows, low, middle, high, (labels & self.gone_bits) > 0, decision.detail, groups)
 
     def bit(self, group: str) -> int:
         """Return the bit of a group in labels."""
@@ -383,7 +342,3 @@ class Speedup(NamedTuple):
     def gone_bits(self) -> int:
         """The bits in labels of kernels that are not launched any more."""
         return sum(map(self.bit, self.gone))
-
-
-def _distinct(labels: NDArray[np.uint16]) -> list[int]:
-    return np.flatnonzero(np.bincount(labels)).tolist()
