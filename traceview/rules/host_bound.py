@@ -90,7 +90,8 @@ class _NamedWaits(NamedTuple):
         if names is None:
             return waits
         first = self.shares.filter(pl.col("place") == 0)["name"].to_numpy()
-        return waits[np.array([name in names for name in self.names], np.bool_)[first[waits]]]
+        named: Times = waits[np.array([name in names for name in self.names], np.bool_)[first[waits]]]
+        return named
 
     def claims(self, names: Collection[str]) -> tuple[GapClaim, ...]:
         """Return the claims on the waits with these names; of a divided wait at most the share of the name."""
