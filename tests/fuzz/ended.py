@@ -9,11 +9,11 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from unittest import mock
 
 Way = Literal["sqlite", "pages", "apart"]
@@ -40,7 +40,6 @@ def run(arguments: tuple[str, ...], scratch: Path, way: Way = "sqlite") -> Ended
         return _run_apart(arguments, scratch)
     from traceview.cli.process import SIGNAL_EXIT_CODES, main
     from traceview.read.sqlite import decoder
-    from traceview.workers import ThisProcess
 
     before = {number: signal.getsignal(number) for number in SIGNAL_EXIT_CODES}
     code, raised = 0, ""
@@ -49,7 +48,7 @@ def run(arguments: tuple[str, ...], scratch: Path, way: Way = "sqlite") -> Ended
             mock.patch.object(sys, "argv", ["traceview", *arguments]),
             mock.patch.object(tempfile, "tempdir", str(scratch)),
             mock.patch.object(decoder, "MIN_TABLE_BYTES", decoder.MIN_TABLE_BYTES if way == "sqlite" else 0),
-            mock.patch("traceview.ranks.analyze_reports.Processes", lambda *_, **__: ThisProcess()),
+            mock.patch("traceview.ranks.analyze_reports.in_processes", _in_this_process),
             mock.patch.dict(os.environ, {"TRACEVIEW_DEBUG": "1"}),
             _streams(out.fileno(), err.fileno()),
         ):
@@ -66,6 +65,10 @@ def run(arguments: tuple[str, ...], scratch: Path, way: Way = "sqlite") -> Ended
         signal.signal(number, handler)
     gc.enable()  # a program of one command does without
     return ended
+
+
+def _in_this_process(function: Callable[[Any], object], jobs: Sequence[Any], _count: int) -> Iterator[Any]:
+    yield from ((index, function(job)) for index, job in enumerate(jobs))
 
 
 def _run_apart(arguments: tuple[str, ...], scratch: Path) -> Ended:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from traceview.model.analysis import CAUSES
-from traceview.model.fleet import STEP_FIGURES, Channel, Collectives, PackedColumn, RankResult, ReportResult, Steps
+from traceview.model.fleet import Channel, Collectives, RankResult, ReportResult, Steps
 from traceview.model.program import PLAIN_CUDA, Program
 
 MS = 1_000_000
@@ -29,16 +29,14 @@ def rank(
     return RankResult(
         device="GPU 0",
         gpu="NVIDIA H200",
-        processes=(1,),
         start=0,
         end=int(end.max()) if len(end) else MS,
         compute=0,
-        communication=0,
         exposed_communication=0,
         idle=(0,) * len(CAUSES),
         kernels=0,
         steps=_steps(steps, own) if steps else None,
-        collectives=Collectives.pack(
+        collectives=Collectives(
             kinds=kinds,
             channels=tuple(Channel(name, 7 + index) for index, name in enumerate(communicators)),
             start=start,
@@ -54,21 +52,22 @@ def rank(
 
 def _steps(numbers: Sequence[int], own: int | Sequence[int]) -> Steps:
     wall = np.broadcast_to(np.array(own, np.int64), len(numbers)).copy()
-    none = PackedColumn.pack(np.zeros(len(numbers), np.int64))
-    figures = {"wall": PackedColumn.pack(wall), "compute": PackedColumn.pack(wall)}
+    none = np.zeros(len(numbers), np.int64)
     return Steps(
-        name="iteration #",
         source="range",
         time=int(wall.mean()),
         named=True,
         cut="gpu",
-        number=np.array(numbers, np.int64),
         skipped=0,
-        figures=tuple(figures.get(name, none) for name in STEP_FIGURES),
-        idle=(none,) * len(CAUSES),
+        number=np.array(numbers, np.int64),
+        wall=wall,
+        compute=wall,
+        exposed_communication=none,
+        kernels=none,
+        idle=np.zeros((len(CAUSES), len(numbers)), np.int64),
     )
 
 
 def report(*ranks: RankResult, epoch: int | None = None, program: Program = PLAIN_CUDA) -> ReportResult:
     """Return a report with these ranks."""
-    return ReportResult("2024.2.3", program, epoch, (), ranks)
+    return ReportResult(program, epoch, (), ranks)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Executor, Future
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,9 +13,9 @@ import pytest
 from tests.ranks.reports import ranks_of
 from traceview import __version__
 from traceview.errors import RequestError
+from traceview.ranks import cluster
 from traceview.ranks.analyze_reports import analyze_reports
-from traceview.workers import WorkerDiedError, cluster
-from traceview.workers.cluster import WORKERS_LOST, DaskWorkers
+from traceview.ranks.cluster import WORKERS_LOST, on_cluster
 
 ADDRESS = "tcp://127.0.0.1:8786"
 Outcome = Callable[..., Any]
@@ -50,6 +49,7 @@ class Client:
     """Stands in for the client of distributed, to lose workers and scheduler at a chosen time."""
 
     status = "running"
+    ends = False
 
     def __init__(self, outcome: Outcome | None, threads: list[dict[str, int]]) -> None:
         self.outcome, self.threads, self.versions = outcome, threads, {"a": __version__}
@@ -63,8 +63,8 @@ class Client:
         return values[-1] if values else None
 
     def nthreads(self) -> dict[str, int]:
-        """Return the next of `threads`, whose last remains; an empty list is a lost scheduler."""
-        if not self.threads:
+        """Return the next of `threads`, whose last remains, or is the last before the scheduler `ends`."""
+        if self.ends and len(self.threads) == 1:
             raise OSError("the scheduler is gone")
         return self.threads.pop(0) if len(self.threads) > 1 else self.threads[0]
 
@@ -73,6 +73,10 @@ class Client:
 
     def close(self) -> None:
         self.status = "closed"
+
+
+def called(function: Any, *values: Any) -> Any:
+    return function(*values)
 
 
 @pytest.fixture
@@ -86,103 +90,73 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Client]:
             "distributed",
             SimpleNamespace(
                 Client=lambda *_, **__: client,
-                get_worker=lambda: SimpleNamespace(
-                    address="a", memory_manager=SimpleNamespace(memory_limit=None), local_directory=None
-                ),
                 security=SimpleNamespace(Security=lambda **_: SimpleNamespace(get_connection_args=lambda _: {})),
             ),
         )
         return client
 
-    monkeypatch.setattr(DaskWorkers, "poll_seconds", 0.01)
+    monkeypatch.setattr(cluster, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(cluster, "MAX_SECONDS_WITHOUT_WORKERS", 0.02)
     return connect
 
 
-def called(function: Any, *values: Any) -> Any:
-    return function(*values)
+def read(*jobs: int) -> list[tuple[int, object]]:
+    return list(on_cluster(str, jobs, ADDRESS))
 
 
 def test_cluster_without_workers(connect: Callable[..., Client]) -> None:
     """A short time without workers is none; a long one is one line."""
     connect(None, {"a": 1}, {"a": 1}, {}, {"a": 1}, {}, {"a": 1}, {}, {})
-    with DaskWorkers(ADDRESS) as workers, pytest.raises(RequestError, match=r"8786: no workers for 0\.02 s") as raised:
-        list(workers.as_completed(str, [1]))
+    with pytest.raises(RequestError, match=r"8786: no workers for 0\.02 s") as raised:
+        read(1)
     assert "\n" not in str(raised.value)
     connect(None, {})
     with pytest.raises(RequestError, match="8786: the cluster has no workers; start it with"):
-        DaskWorkers(ADDRESS)
+        read(1)
 
 
 def test_call_starts_the_workers_of_an_adaptive_cluster(connect: Callable[..., Client]) -> None:
-    client = connect(None, {}, {"a": 1})
-    with DaskWorkers(ADDRESS) as workers:
-        assert client.submitted == [cluster._installed_version]
-        assert len(workers.slots()) == cluster.MIN_CALLS
+    client = connect(called, {}, {"a": 1})
+    assert dict(read(1, 2)) == {0: "1", 1: "2"}
+    assert client.submitted == [cluster._installed_version] and client.status == "closed"
 
 
 def test_workers_with_another_version(connect: Callable[..., Client]) -> None:
     client = connect()
     client.versions = {"a": __version__, "b": "0.0.1"}
     with pytest.raises(RequestError, match="a worker has another version of traceview; install"):
-        DaskWorkers(ADDRESS)
+        read(1)
     client.versions = {"a": __version__, "b": ImportError()}  # type: ignore[dict-item]
     with pytest.raises(RequestError, match="a worker cannot import traceview"):
-        DaskWorkers(ADDRESS)
+        read(1)
     assert client.status == "closed"
 
 
+def cancelled(*_: object) -> None:
+    raise CancelledError
+
+
 def test_lost_scheduler_is_one_line(connect: Callable[..., Client]) -> None:
-    client = connect()
-    with DaskWorkers(ADDRESS) as workers:
-        calls = workers.as_completed(str, [1])
-        client.threads = []
-        with pytest.raises(RequestError, match="8786: the scheduler ended or was restarted"):
-            next(calls)
-
-    def cancelled(*_: object) -> None:
-        raise CancelledError
-
+    client = connect(None, {"a": 1}, {"a": 1}, {"a": 1})
+    with pytest.raises(RequestError, match=r"8786: the scheduler ended or was restarted .*\(OSError\)"):
+        client.ends = True
+        read(1)
     connect(cancelled)
     with pytest.raises(RequestError, match="8786: the scheduler ended or was restarted"):
         analyze_reports(ranks_of("slowhost"), scheduler=ADDRESS)
 
 
 def test_result_of_a_lost_worker(connect: Callable[..., Client]) -> None:
+    """It costs its report; the others are read."""
     for error, words in (
         (KilledWorker(), WORKERS_LOST),
         (ModuleNotFoundError(), f"a worker could not run traceview {__version__} (ModuleNotFoundError)"),
     ):
-        connect()
-        failed: Future[None] = Future()
-        failed.set_exception(error)
-        with DaskWorkers(ADDRESS) as workers, pytest.raises(WorkerDiedError) as raised:
-            workers.result(failed)
-        assert str(raised.value) == words
 
+        def outcome(function: Any, job: int, error: Exception = error) -> Any:
+            if job == 2:
+                raise error
+            return function(job)
 
-def test_worker_that_is_lost_while_it_merges_is_one_line(connect: Callable[..., Client]) -> None:
-    def outcome(function: Any, work: Any, job: Any) -> Any:
-        if isinstance(job, list):  # a leaf of the merge
-            raise KilledWorker
-        return function(work, job)
-
-    connect(outcome)
-    with pytest.raises(RequestError, match="the results cannot be merged: the workers that read it were lost"):
-        analyze_reports(ranks_of("slowhost")[:2], scheduler=ADDRESS)
-
-
-def test_results_of_a_run_are_removed(
-    connect: Callable[..., Client], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    client = connect(called)
-    kept: list[int] = []
-
-    def run(function: Any, *values: Any, **_options: object) -> dict[str, object]:
-        kept.append(len(list(tmp_path.glob("traceview-fleet-*/*"))))
-        return {"a": function(*values)}
-
-    monkeypatch.setattr(client, "run", run)
-    fleet = analyze_reports(ranks_of("slowhost")[:2], scheduler=ADDRESS)
-    assert len(fleet.ranks) == 2 and kept == [0, 2] and not list(tmp_path.iterdir())
+        connect(outcome)
+        assert dict(read(1, 2, 3)) == {0: "1", 1: words, 2: "3"}

@@ -6,20 +6,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceview.ranks.match import MatchedCollectives, rank_sets, set_notes
+from traceview.ranks.match import rank_sets, set_notes
 
 RANKS = 9
 groups = st.lists(st.sets(st.integers(0, RANKS - 1), min_size=2, max_size=4), max_size=6)
 
 
-def matched(ranks: set[int]) -> MatchedCollectives:
-    none = np.empty(0, np.int64)
-    return MatchedCollectives("AllReduce", "order", np.array(sorted(ranks), np.int64), (), none, ())
-
-
 @given(groups)
 def test_rank_sets(given_groups: list[set[int]]) -> None:
-    sets = rank_sets([matched(ranks) for ranks in given_groups], RANKS)
+    sets = rank_sets([np.array(sorted(ranks)) for ranks in given_groups], RANKS)
     reached = []
     for rank in range(RANKS):
         seen = {rank}

@@ -1,4 +1,4 @@
-"""Workers end with their parent process, and signals are deferred while a worker starts."""
+"""Workers end with their parent process, and one that dies costs its report alone."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
 
 from tests.ranks.test_command import ENVIRONMENT, REPORT, SLEEPER, is_group_alive
-from traceview.workers.processes import starting_workers
+from traceview.ranks.processes import DIED, in_processes
 
-# A process that becomes a worker before or after its parent ends; it must end before it writes "late".
+# A process that becomes a worker before or after its parent ends; it must end before it sleeps.
 MODULE = """
 import multiprocessing, os, pathlib, sys, time
-from traceview.workers import processes
+from traceview.ranks import processes
 def worker(folder, parent, order):
     folder = pathlib.Path(folder)
-    if order == "watch":
-        processes._set_death_signal = lambda: False  # as on systems other than Linux
     if order != "late":
         processes.begin_worker()
     (folder / "ready").touch()
@@ -51,9 +50,9 @@ def group_ends(group: int) -> bool:
     return not is_group_alive(group)
 
 
-@pytest.mark.parametrize("order", ["begun", "late", "watch"])
+@pytest.mark.parametrize("order", ["begun", "late"])
 def test_worker_ends_with_its_parent(tmp_path: Path, order: str) -> None:
-    """The worker begins before the parent is killed, after it, and without Linux's death signal."""
+    """The worker begins before the parent is killed, or after it."""
     script = tmp_path / "parent.py"
     script.write_text(MODULE)
     process = subprocess.Popen(
@@ -95,16 +94,19 @@ def test_terminated_fleet_leaves_no_worker_and_no_traceback(tmp_path: Path, numb
     assert "Traceback" not in printed and (number == signal.SIGKILL or printed in ("", "traceview: interrupted\n"))
 
 
-def test_deferred_signal_is_delivered_after_the_block() -> None:
-    received: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, _frame: received.append(number))
-    try:
-        with starting_workers():
-            os.kill(os.getpid(), signal.SIGTERM)
-            signal.raise_signal(signal.SIGTERM)
-            time.sleep(0.05)
-            inside = list(received)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert inside == [] and set(received) == {signal.SIGTERM}
-    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {signal.SIGTERM, signal.SIGINT}
+def end_if_odd(job: int) -> int:
+    if job % 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return job
+
+
+def test_job_that_ends_its_process_twice_does_not_end_the_others() -> None:
+    died = {1: DIED, 3: DIED}
+    assert dict(in_processes(end_if_odd, range(5), 2)) == {0: 0, 2: 2, 4: 4} | died
+
+
+def test_no_process_is_left_of_calls_that_are_given_up() -> None:
+    calls = in_processes(abs, [-1] * 100, 2)
+    assert next(calls)[1] == 1 and active_children()
+    calls.close()
+    assert not active_children()

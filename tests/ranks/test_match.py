@@ -85,6 +85,33 @@ def test_ranks_that_end_apart_form_separate_groups() -> None:
     assert [row.last_count for row in fleet.ranks] == [0, 16, 0, 16]
 
 
+def test_one_stream_splits_into_groups_with_common_ends() -> None:
+    steps = range(4)
+    ranks = [
+        rank(
+            [call for s in steps for call in calls(range(s, s + 1), "aa", own * MS, shift=own % 2 * s**2 * MS)],
+            steps=steps,
+        )
+        for own in range(6)
+    ]
+    assert [group.ranks for group in fleet_of(*ranks).groups] == [(0, 2, 4), (1, 3, 5)]
+
+
+def test_clocks_are_known_by_way_of_others() -> None:
+    """Pairs of neighbours, and two groups of every second rank; one capture has fewer iterations."""
+    ranks = []
+    for index in range(8):
+        shift, late, steps = index * 1_000 * MS, index % 3 * MS, range(4 if index != 5 else 3)
+        pair = calls(steps, "ag", late, channel=0, shift=shift + index // 2 * 7 * MS)
+        spread = calls(steps, "a", 2 * late, channel=1, shift=shift + 50 * MS + index % 2 * 5 * MS)
+        names = (f"pair {index // 2}", f"spread {index % 2}")
+        ranks.append(rank(sorted(pair + spread), communicators=names, steps=steps))
+    fleet = fleet_of(*ranks)
+    assert [clock.offset for clock in fleet.clocks] == [index * 1_000 * MS for index in range(8)]
+    assert [clock.method for clock in fleet.clocks] == ["reference"] + 7 * ["collectives"]
+    assert len({group.name for group in fleet.groups}) == 6
+
+
 def test_communicators_form_groups() -> None:
     steps = range(5)
     tensor = [calls(steps, "a", late, channel=0) for late in (0, MS, 0, 2 * MS)]

@@ -71,7 +71,7 @@ def test_four_ranks(slow_host: Fleet, tmp_path: Path) -> None:
         (number, 4, first - zero, last - zero)
         for number, (first, last) in enumerate(
             (int(start[:, place].min()), int(end[:, place].max()))
-            for start, end in (group.times() for group in slow_host.times)
+            for start, end in ((group.start, group.end) for group in slow_host.times)
             for place in range(start.shape[1])
         )
     ]
@@ -111,7 +111,7 @@ def test_ranks_of_one_report(tmp_path: Path, two_in_one: Fleet, traceview: Comma
     complaints, ((between),), collectives = query_rows(out, [COMPLAINTS, BETWEEN_RANKS, COLLECTIVES])
     expected = [
         (2, int(start[:, place].min()), int(end[:, place].max()))
-        for start, end in (group.times() for group in two_in_one.times)
+        for start, end in ((group.start, group.end) for group in two_in_one.times)
         for place in range(start.shape[1])
     ]
     assert complaints == [] and between["n"] == between["same"] == len(expected)

@@ -18,8 +18,7 @@ from tests.report.browser import Opened, opened
 from traceview.model.fleet import Fleet, Skipped
 from traceview.model.trace import Note
 from traceview.ranks.iterations import MAX_BINS, merge_bins
-from traceview.ranks.merge import MAX_SHOWN_BINS, merge_reports
-from traceview.ranks.partials import FleetReports, header, run_here
+from traceview.ranks.merge import MAX_SHOWN_BINS, merge
 from traceview.report.fleet import content, render
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202e=1+1"
@@ -169,7 +168,7 @@ def test_all_ranks_stand_on_one_clock(browser: Browser, slow_host: Fleet, tmp_pa
         assert first < closer[0] < closer[1] < last
         stage.press("0")
         [group] = slow_host.times
-        starts, ends = group.times()
+        starts, ends = group.start, group.end
         works = [work for work in slow_host.work if work is not None]
         zero = min(int(starts.min()), *(work.start for work in works))
         latest = max(int(ends.max()), *(work.start + work.width * len(work.kernel) for work in works)) - zero
@@ -189,7 +188,7 @@ def test_all_ranks_stand_on_one_clock(browser: Browser, slow_host: Fleet, tmp_pa
         # The upper half of a row shows the work: here, in the bin that computes most.
         shown = slow_host.work[int(group.ranks[rank])]
         assert shown is not None
-        bin = int(shown.compute.values().argmax())
+        bin = int(shown.compute.argmax())
         x = (shown.start + (bin + 0.5) * shown.width - zero) / (1.02 * latest)
         y -= 0.5 * (box["height"] - 22) / len(order)
         stage.press("0")
@@ -201,10 +200,10 @@ def test_all_ranks_stand_on_one_clock(browser: Browser, slow_host: Fleet, tmp_pa
 
 def test_timeline_keeps_the_middle_of_many_collectives(slow_host: Fleet) -> None:
     reports = [result_of(path) for path in ranks_of("slowhost")]
-    kept = FleetReports([header(report) for report in reports], reports, run_here)
-    values, _ = content(merge_reports(slow_host.reports, kept, max_shown=40))
+    fleet = merge(slow_host.reports, reports, max_shown=40)
+    values, _ = content(fleet)
     [group], [whole] = values["times"], slow_host.times  # type: ignore[misc]
     assert group["count"] == 10 and values["timesLeftOut"] == len(whole.kind) - 10
-    [shown] = merge_reports(slow_host.reports, kept, max_shown=40).times
-    middle = np.sort(whole.times()[0].max(axis=0))[(len(whole.kind) - 10) // 2 :][:10]
-    assert np.sort(shown.times()[0].max(axis=0)).tolist() == middle.tolist() and shown.first == whole.first
+    [shown] = fleet.times
+    middle = np.sort(whole.start.max(axis=0))[(len(whole.kind) - 10) // 2 :][:10]
+    assert np.sort(shown.start.max(axis=0)).tolist() == middle.tolist() and shown.first == whole.first

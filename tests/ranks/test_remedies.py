@@ -13,7 +13,7 @@ from tests.captures import sample
 from tests.ranks.hand_made import MS, rank, report
 from traceview.measure.iterations import IterationRanges
 from traceview.model.analysis import CAUSES, Iterations
-from traceview.model.fleet import Fleet, PackedColumn, RankResult, Steps
+from traceview.model.fleet import Fleet, RankResult, Steps
 from traceview.model.program import Program
 from traceview.model.units import duration
 from traceview.pipeline import analyze
@@ -54,10 +54,9 @@ def idle_rank(own: int) -> RankResult:
     """A rank whose time is idle for the host."""
     ready = rank([], communicators=(), steps=range(5), own=own)
     assert isinstance(ready.steps, Steps)
-    none = PackedColumn.pack(np.zeros(5, np.int64))
-    idle = tuple(PackedColumn.pack(np.full(5, own)) if cause == "host" else none for cause in CAUSES)
-    figures = tuple(none if row == 1 else values for row, values in enumerate(ready.steps.figures))
-    return replace(ready, steps=replace(ready.steps, idle=idle, figures=figures))
+    idle = np.zeros((len(CAUSES), 5), np.int64)
+    idle[CAUSES.index("host")] = own
+    return replace(ready, steps=replace(ready.steps, idle=idle, compute=np.zeros(5, np.int64)))
 
 
 def fleet(program: Program) -> Fleet:

@@ -9,12 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.ranks.reports import ranks_of
-from traceview.errors import NotFoundError, ReportError, RequestError
-from traceview.ranks.analyze_reports import find_fleet, find_reports, fleet, report_names
+from traceview.errors import NotFoundError, RequestError
+from traceview.ranks.analyze_reports import find_reports, report_names
 from traceview.read.formats import trace_rank
-from traceview.read.remote import local_copy
-from traceview.report.fleet import to_json
 
 
 @pytest.fixture
@@ -116,46 +113,3 @@ def test_proc_has_no_report() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
     remedy = "name .sqlite files, traces, a folder or a pattern"
     assert (done.stdout, done.stderr) == (f"/proc: no report found; {remedy}\n", "")
-
-
-def test_urls_are_read_through_fsspec(folder: Path) -> None:
-    pytest.importorskip("fsspec")
-    urls = find_fleet([f"file://{folder}"])
-    assert report_names(urls) == (
-        "rank1.sqlite.xz",
-        "rank2.nsys-rep",
-        "rank2.sqlite",
-        "rank3.nsys-rep",
-        "rank10.sqlite",
-    )
-    assert find_fleet([f"file://{folder}/rank2*", str(folder / "rank3.nsys-rep")])[0] == folder / "rank3.nsys-rep"
-    with pytest.raises(NotFoundError, match="no report in the store"):
-        find_fleet([f"file://{folder}/nothing*"])
-    with pytest.raises(RequestError, match="pip install fsspec"):
-        find_fleet(["nonsense://bucket/rank*.sqlite"])
-    with local_copy(f"file://{folder}/rank2.sqlite") as copy:
-        assert copy.name == "rank2.sqlite" and copy.parent != folder and copy.is_file()
-    assert not copy.exists()
-    with (
-        pytest.raises(ReportError, match=r"rank4\.sqlite: it cannot be fetched"),
-        local_copy(f"file://{folder}/rank4.sqlite"),
-    ):
-        pass
-
-
-def test_urls_of_a_store_that_is_no_file_system() -> None:
-    files = pytest.importorskip("fsspec").filesystem("memory")
-    for name in ("runs/rank10.sqlite", "runs/rank2.sqlite.xz", "runs/notes.txt"):
-        files.pipe(f"/bucket/{name}", name.encode())
-    urls = find_fleet(["memory://bucket/runs"])
-    assert report_names(urls) == ("rank2.sqlite.xz", "rank10.sqlite")
-    assert find_fleet(["memory://bucket/runs/rank*.sqlite"]) == urls[1:]
-    with local_copy(str(urls[1])) as copy:
-        assert (copy.name, copy.read_text()) == ("rank10.sqlite", "runs/rank10.sqlite")
-
-
-def test_fleet_of_urls_equals_that_of_files() -> None:
-    pytest.importorskip("fsspec")
-    paths = ranks_of("slowhost")[:2]
-    urls = [f"file://{path}" for path in paths]
-    assert to_json(fleet(*urls, workers=1)) == to_json(fleet(*paths, workers=1))

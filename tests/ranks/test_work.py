@@ -10,7 +10,7 @@ from tests.made_trace import made_trace
 from traceview.measure.activity import active_devices
 from traceview.model.fleet import Clock
 from traceview.ranks import iterations
-from traceview.ranks.iterations import merge_bins, work_in_bins
+from traceview.ranks.iterations import merge_bins, rank_work
 
 CLASSES = {"compute": "compute", "copies": "copy", "communication": "communication"}
 OPERATION = st.tuples(
@@ -24,7 +24,7 @@ def test_bins_hold_every_nanosecond(drawn: list[tuple[int, int, str, int]], bins
     [device] = active_devices(trace := made_trace(operations))
     limit, iterations.MAX_BINS = iterations.MAX_BINS, bins
     try:
-        measured = work_in_bins(trace, device)
+        measured = rank_work(trace, device)
     finally:
         iterations.MAX_BINS = limit
     count = len(measured.kernel)
@@ -33,7 +33,7 @@ def test_bins_hold_every_nanosecond(drawn: list[tuple[int, int, str, int]], bins
     for name, kind in CLASSES.items():
         busy = {ns for start, end, own, *_ in operations if own == kind for ns in range(start, end)}
         expected = np.bincount([(ns - measured.start) // measured.width for ns in busy], minlength=count)
-        assert getattr(measured, name).values().tolist() == expected.tolist()
-        merged = getattr(merge_bins(measured, Clock("", "reference", 0, 0, 0, 0, None), 3), name).values().tolist()
+        assert getattr(measured, name).tolist() == expected.tolist()
+        merged = getattr(merge_bins(measured, Clock("", "reference", 0, 0, 0, 0, None), 3), name).tolist()
         assert merged == [int(sum(expected[first : first + 3])) for first in range(0, count, 3)]
-    assert ((measured.kernel.values() >= 0) == (measured.compute.values() > 0)).all()
+    assert ((measured.kernel >= 0) == (measured.compute > 0)).all()

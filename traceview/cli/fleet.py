@@ -68,7 +68,7 @@ PAGE = "fleet.overlap.html"
     help="A rank is a straggler when its own time exceeds the others' median by more than PERCENT and its noise.",
 )
 @click.option(
-    "--workers", type=click.IntRange(1, 512), metavar="N", help="Number of local processes.  [default: one per CPU]"
+    "--workers", type=click.IntRange(1, 512), metavar="N", help="Number of local processes.  [default: one per CPU, if they have memory]"
 )
 @click.option(
     "--scheduler",
@@ -108,19 +108,24 @@ def fleet(
         raise RequestError("--workers is for this machine and --scheduler for a cluster; use one of them")
     page = page_path(html, no_html, opened, Path(PAGE))
     from traceview.cli.conditions import check_results, conditions_of
-    from traceview.ranks.analyze_reports import analyze_reports, find_fleet
-    from traceview.ranks.worker import Job
+    from traceview.ranks.analyze_reports import analyze_reports, find_reports
     from traceview.report.fleet import document, render, to_json
 
     chosen = conditions_of("fleet", conditions)
-    paths = find_fleet(reports)
-    local = tuple(path for path in paths if isinstance(path, Path))
+    paths = find_reports(reports)
     if page is not None and html is None:
-        refuse_link(page := common_folder(local) / PAGE, "--html")
-    check_outputs(local, (page, json_path, markdown, junit))
-    job = Job(iteration, skip)
+        refuse_link(page := common_folder(paths) / PAGE, "--html")
+    check_outputs(paths, (page, json_path, markdown, junit))
     with progress(quiet) as step:
-        result = analyze_reports(paths, job, workers=workers, scheduler=scheduler, margin=margin / 100, progress=step)
+        result = analyze_reports(
+            paths,
+            iteration=iteration,
+            skip=skip,
+            workers=workers,
+            scheduler=scheduler,
+            margin=margin / 100,
+            progress=step,
+        )
         checks = check_results(chosen, partial(document, result))
         step("write", 0.95)
         summary = None if quiet else partial(text_of, "fleet.terminal", result, verbose, top=top)
@@ -139,8 +144,8 @@ def fleet(
 
 
 def common_folder(paths: tuple[Path, ...]) -> Path:
-    """Return the deepest folder that contains all paths; the working folder without any."""
-    return Path() if not paths else Path(os.path.commonpath([path.absolute().parent for path in paths]))
+    """Return the deepest folder that contains all paths."""
+    return Path(os.path.commonpath([path.absolute().parent for path in paths]))
 
 
 def report_skipped(fleet: Fleet) -> None:

@@ -1,14 +1,11 @@
 """The results of a fleet analysis: one ReportResult for each report, and one Fleet for all.
 
-Collectives of many ranks take few bytes: a fleet of 1,000 ranks holds millions of them at once.
-
 Times are whole ns. A rank is one GPU of one report.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,62 +16,6 @@ from traceview.model.program import Program
 from traceview.model.trace import Note
 
 SECOND = 10**9
-NARROW: tuple[np.dtype[Any], ...] = (np.dtype("int8"), np.dtype("int16"), np.dtype("int32"))
-WIDE_BYTES = 16  # the place and the value of a difference that does not fit
-# The order of a rank's collectives, which is the same on most ranks of a program.
-ORDER_COLUMNS = ("step", "kind", "channel")
-# "length" is end minus start, which needs fewer bytes than the end.
-COLLECTIVE_COLUMNS = (*ORDER_COLUMNS, "start", "length", "hidden")
-
-
-@dataclass(frozen=True, slots=True)
-class PackedColumn:
-    """int64 values as the differences from one to the next, in the type that needs the fewest bytes.
-
-    `steps` has a difference for each value, the first from `first`. Those that do not fit are 0 there and in `wide`, at
-    the places `wide_at`. Equal values have equal columns.
-    """
-
-    first: int
-    steps: NDArray[np.signedinteger]
-    wide_at: Times
-    wide: Times
-
-    @classmethod
-    def pack(cls, values: Times) -> PackedColumn:
-        """Return the column of these values. A difference beyond int64 wraps, and wraps back when it is added."""
-        first = int(values[0]) if len(values) else 0
-        steps = np.zeros(len(values), np.int64)
-        np.subtract(values[1:], values[:-1], out=steps[1:])
-        best: np.dtype[Any]
-        best, wide_at = np.dtype("int64"), np.empty(0, np.int64)
-        for kind in NARROW:
-            outside = np.flatnonzero(steps != steps.astype(kind))
-            if len(steps) * kind.itemsize + len(outside) * WIDE_BYTES < _bytes(len(steps), best, wide_at):
-                best, wide_at = kind, outside.astype(np.int64)
-            if len(outside) == 0:
-                break
-        wide = steps[wide_at]
-        steps[wide_at] = 0
-        return cls(first, steps.astype(best), wide_at, wide)
-
-    def values(self) -> Times:
-        """Return the values."""
-        steps = self.steps.astype(np.int64)
-        steps[self.wide_at] = self.wide
-        steps[:1] += self.first
-        return np.cumsum(steps, out=steps)
-
-    def key(self) -> tuple[int, bytes, bytes, bytes]:
-        """Return what only columns of the same values have in common."""
-        return self.first, self.steps.tobytes(), self.wide_at.tobytes(), self.wide.tobytes()
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-
-def _bytes(count: int, kind: np.dtype[Any], wide_at: Times) -> int:
-    return count * kind.itemsize + len(wide_at) * WIDE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,47 +28,25 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class Collectives:
-    """A rank's communication kernels in launch order; `columns` has one for each of COLLECTIVE_COLUMNS.
+    """A rank's communication kernels in launch order, a value for each in every column.
 
-    Where only the order of the collectives is known, `columns` has one for each of ORDER_COLUMNS.
-    `hidden` is the ns in which compute runs on the same GPU, and `step` the number of the iteration that launched the
-    collective, or BEFORE_ALL. `kind` is an index into `kinds`, `channel` into `channels`.
+    `step` is the number of the iteration that launched the collective, or BEFORE_ALL; `kind` is an index into `kinds`,
+    `channel` into `channels`. `start` and `end` are ns of the report's clock, `hidden` the ns in which compute runs on
+    the same GPU.
     """
 
     kinds: tuple[str, ...]
     channels: tuple[Channel, ...]
-    columns: tuple[PackedColumn, ...]
+    step: Times
+    kind: Times
+    channel: Times
+    start: Times
+    end: Times
+    hidden: Times
     left_out: int  # collectives of the report that exceed the limit
 
-    @classmethod
-    def pack(
-        cls, kinds: tuple[str, ...], channels: tuple[Channel, ...], left_out: int, *, end: Times, **columns: Times
-    ) -> Collectives:
-        """Return the collectives with these columns, where `end` replaces "length"."""
-        columns["length"] = end - columns["start"]
-        return cls(kinds, channels, tuple(PackedColumn.pack(columns[name]) for name in COLLECTIVE_COLUMNS), left_out)
-
-    def column(self, name: str) -> Times:
-        """Return one of COLLECTIVE_COLUMNS."""
-        return self.columns[COLLECTIVE_COLUMNS.index(name)].values()
-
-    def with_step(self, step: Times) -> Collectives:
-        """Return the collectives with other iterations."""
-        return replace(self, columns=(PackedColumn.pack(step), *self.columns[1:]))
-
-    def times(self, places: PackedColumn, clock: Clock | None = None) -> tuple[Times, Times]:
-        """Return the starts and ends of the collectives at `places`, on their own clock or on the common one."""
-        at = places.values()
-        start = self.column("start")[at]
-        end = start + self.column("length")[at]
-        return (start, end) if clock is None else (clock.to_common(start), clock.to_common(end))
-
-    def hidden(self, places: PackedColumn) -> Times:
-        """Return the ns of the collectives at `places` during which compute runs."""
-        return self.column("hidden")[places.values()]
-
     def __len__(self) -> int:
-        return len(self.columns[0])
+        return len(self.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,25 +78,16 @@ class Clock:
 class CollectiveTimes:
     """Collectives that several ranks ran together, on the common clock; `left_out` counts those that are not here.
 
-    `ranks` are rows of Fleet.ranks; `start` and `length` have a column for each of them, with a value for each
-    collective. `kind` has a name for each collective. `first` is the first arrival at any, also at those left out.
+    `ranks` are rows of Fleet.ranks; `start` and `end` have a row for each of them, with a value for each collective.
+    `kind` has a name for each collective. `first` is the first arrival at any, also at those left out.
     """
 
     ranks: Times
     kind: tuple[str, ...]
-    start: tuple[PackedColumn, ...]
-    length: tuple[PackedColumn, ...]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
     first: int
     left_out: int = 0
-
-    def times(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the starts and the ends, with a row for each rank."""
-        start, length = (np.stack([column.values() for column in columns]) for columns in (self.start, self.length))
-        return start, start + length
-
-
-# The figures of a rank's iteration (traceview.measure.iterations.times), in ns except kernels.
-STEP_FIGURES = ("wall", "compute", "communication", "exposed_communication", "idle", "blocked", "kernels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,23 +95,21 @@ class Steps:
     """The iterations of one rank, one value each. `number` is the number in their names, or 0, 1, 2 ...
 
     `source` is that of model.Iterations, and `time` its mean time from one iteration to the next, ns. `cut` is "gpu"
-    if each iteration lasts from the end of the previous one on the GPU to its own end, else "range". `figures` has one
-    column for each of STEP_FIGURES, `idle` one for each of model.CAUSES.
+    if each iteration lasts from the end of the previous one on the GPU to its own end, else "range". The other columns
+    are those of model.Iteration, in ns except `kernels`; `idle` has a row for each of model.CAUSES.
     """
 
-    name: str
     source: str
     time: int
     named: bool  # `number` comes from the names
     cut: str
-    number: Times
     skipped: int  # number of warm-up iterations
-    figures: tuple[PackedColumn, ...]
-    idle: tuple[PackedColumn, ...]
-
-    def figure(self, name: str) -> Times:
-        """Return one figure of every iteration."""
-        return self.figures[STEP_FIGURES.index(name)].values()
+    number: Times
+    wall: Times
+    compute: Times
+    exposed_communication: Times
+    kernels: Times
+    idle: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,10 +122,10 @@ class RankWork:
 
     start: int
     width: int
-    compute: PackedColumn
-    copies: PackedColumn
-    communication: PackedColumn
-    kernel: PackedColumn
+    compute: Times
+    copies: Times
+    communication: Times
+    kernel: Times
     names: tuple[str, ...]
 
 
@@ -227,11 +135,9 @@ class RankResult:
 
     device: str
     gpu: str
-    processes: tuple[int, ...]
     start: int
     end: int
     compute: int
-    communication: int
     exposed_communication: int
     idle: tuple[int, ...]
     kernels: int
@@ -242,12 +148,11 @@ class RankResult:
 
 @dataclass(frozen=True, slots=True)
 class ReportResult:
-    """The figures of one report. `epoch` is the Unix time at its clock's zero in ns, if known.
+    """The figures of one report, at most 1 MB for each GPU: the limits of ranks/ bound them.
 
-    `node` is a digest of the name of its host, if known.
+    `epoch` is the Unix time at its clock's zero in ns, if known. `node` is a digest of the name of its host, if known.
     """
 
-    nsys_version: str | None
     program: Program
     epoch: int | None
     notes: tuple[str, ...]

@@ -8,29 +8,25 @@ The times of day when the sessions began are reported too; they are used for rep
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial, reduce
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceview.intervals import Times
-from traceview.model.fleet import SECOND, Clock, PackedColumn
+from traceview.model.fleet import SECOND, Clock
 from traceview.ranks.match import MAX_IMPOSSIBLE_SHARE, MIN_COLLECTIVES_FOR_CLOCKS, MatchedCollectives
-from traceview.ranks.partials import ByKey, FleetReports, NumberedReports, ranks_of
 
-MAX_TIMES = 1 << 18  # collectives of several ranks that are unpacked at once
 MIN_COLLECTIVES_FOR_DRIFT = 12
 DRIFT_TO_SCATTER = 4  # a drift counts if the clock moves by more than this times the scatter
 
 
 def estimate_clocks(
-    groups: Sequence[MatchedCollectives], reports: FleetReports, files: Sequence[str]
+    groups: Sequence[MatchedCollectives], report_of: Times, epochs: Sequence[int | None], files: Sequence[str]
 ) -> tuple[Clock, ...]:
-    """Estimate every report's clock."""
+    """Estimate every report's clock; `report_of` has the report of each rank, `epochs` that of each report."""
     clocks: list[Clock | None] = [None] * len(files)
-    epochs = [report.epoch for report in reports.headers]
     first_epoch = next((epoch for epoch in epochs if epoch is not None), None)
     sessions = [None if epoch is None or first_epoch is None else first_epoch - epoch for epoch in epochs]
     largest_first = sorted(groups, key=lambda group: -group.size)
@@ -42,10 +38,12 @@ def estimate_clocks(
         while changed:
             changed = False
             for group in largest_first:
-                known = np.array([clocks[report] is not None for report in reports.report_of[group.ranks]])
+                reports = report_of[group.ranks]
+                known = np.array([clocks[report] is not None for report in reports.tolist()])
                 if known.all() or not known.any():
                     continue
-                _set_unknown_clocks(group, known, reports, clocks, files, sessions)
+                for report, clock in _fitted_clocks(group, reports, known, clocks):
+                    clocks[report] = replace(clock, file=files[report], session=sessions[report])
                 changed = True
     return tuple(clock for clock in clocks if clock is not None)
 
@@ -59,112 +57,27 @@ def _seed_clock(file: str, session: int | None, *, first: bool) -> Clock:
     return Clock(file, "session start", session, 0, None, 0, session)
 
 
-def _set_unknown_clocks(
-    group: MatchedCollectives,
-    known: NDArray[np.bool_],
-    reports: FleetReports,
-    clocks: list[Clock | None],
-    files: Sequence[str],
-    sessions: Sequence[int | None],
-) -> None:
-    """Set the unknown clocks of a group's reports from the known ones; `known` has a value for each of its rows."""
-    settled = {
-        rank: clock
-        for rank, report in zip(group.ranks.tolist(), reports.report_of[group.ranks].tolist(), strict=True)
-        if (clock := clocks[report])
-    }
-    settled_places, places = (group.places_of(np.flatnonzero(rows).tolist()) for rows in (known, ~known))
-    reference = _median_settled_ends(settled_places, settled, reports)
-    fitted: ByKey[Clock] = ByKey()
-    # The first of the settled ranks, usually all of them, are compared in the pass that fits the clocks.
-    for some in _portions(list(settled), len(group.step)):
-        times = reports.measure(partial(_times_of, {rank: settled_places[rank] for rank in some}, settled), some)
-        start, end = (np.stack([times[rank][column] for rank in some]) for column in range(2))
-        known_times = _KnownTimes(start, end, np.array([settled[rank].uncertainty or 0 for rank in some]))
-        rows_by_kind = _rows_by_kind(np.array(group.kind))
-        fit = partial(_fit_clocks, places, reference, rows_by_kind, known_times, fitted)
-        fitted = reports.measure(fit, places)
-    for first_rank, clock in fitted.items():
-        report = reports.report_of[first_rank]
-        error = max(clock.uncertainty or 0, clock.scatter)
-        clocks[report] = replace(clock, file=files[report], session=sessions[report], uncertainty=error)
+def _fitted_clocks(
+    group: MatchedCollectives, reports: Times, known: NDArray[np.bool_], clocks: Sequence[Clock | None]
+) -> Iterator[tuple[int, Clock]]:
+    """Yield each report of the group whose clock is unknown, and its clock: the kind with the least scatter decides.
 
-
-def _median_settled_ends(
-    places: Mapping[int, PackedColumn], clocks: Mapping[int, Clock], reports: FleetReports
-) -> NDArray[np.float64]:
-    """Return the median end of each collective over the ranks in `places`, on the common clock.
-
-    Each part of the ranks' ends has at most MAX_TIMES values.
+    `reports` and `known` have a value for each row of the group. File and session are not set.
     """
-    count = len(next(iter(places.values())))
-    portion = max(MAX_TIMES // len(places), 1)
-    medians = []
-    for first in range(0, count, portion):
-        ends = reports.measure(partial(_times_of, places, clocks, part=slice(first, first + portion)), places)
-        medians.append(np.median(np.stack([end for _, end in ends.values()]), axis=0))
-    return np.concatenate(medians)
-
-
-def _times_of(
-    places: Mapping[int, PackedColumn],
-    clocks: Mapping[int, Clock],
-    reports: NumberedReports,
-    part: slice = slice(None),
-) -> ByKey[tuple[Times, Times]]:
-    """Return a part of the starts and ends of each rank in `places`, on the common clock."""
-    times: ByKey[tuple[Times, Times]] = ByKey()
-    for index, rank in ranks_of(reports):
-        if index in places:
-            start, end = rank.collectives.times(places[index], clocks[index])
-            times[index] = start[part].copy(), end[part].copy()
-    return times
-
-
-def _portions(ranks: Sequence[int], collectives: int) -> Iterator[Sequence[int]]:
-    """Yield all ranks, as many at a time as have MAX_TIMES collectives."""
-    portion = max(MAX_TIMES // max(collectives, 1), 1)
-    for first in range(0, len(ranks), portion):
-        yield ranks[first : first + portion]
-
-
-@dataclass(frozen=True, slots=True)
-class _KnownTimes:
-    """Times of ranks with known clocks on the common clock, a row for each, and the error of each clock."""
-
-    start: NDArray[np.int64]
-    end: NDArray[np.int64]
-    error: Times
-
-
-def _fit_clocks(
-    places: Mapping[int, PackedColumn],
-    reference: NDArray[np.float64],
-    rows_by_kind: Sequence[NDArray[np.intp]],
-    known: _KnownTimes,
-    fitted: Mapping[int, Clock],
-    reports: NumberedReports,
-) -> ByKey[Clock]:
-    """Return the clock of each report, by its first rank, with its smallest error relative to `known` as uncertainty.
-
-    A clock that `fitted` lacks is fitted to the reference: the kind with the least scatter decides. File and session
-    are not set.
-    """
-    clocks: ByKey[Clock] = ByKey()
-    for first, report in reports:
-        own = [rank.collectives.times(places[index]) for index, rank in ranks_of([(first, report)]) if index in places]
-        if (clock := fitted.get(first)) is None:
-            ends = own[0][1].astype(np.float64) if len(own) == 1 else np.median([end for _, end in own], axis=0)
-            fits = (_fitted_clock(ends[rows], ends[rows] - reference[rows]) for rows in rows_by_kind)
-            clock = min(fits, key=lambda fit: (fit.scatter, -fit.count))
+    settled_clocks = [clock for report in reports[known].tolist() if (clock := clocks[report])]
+    settled = group.select(rows=known).on_common_clock(settled_clocks)
+    errors = np.array([clock.uncertainty or 0 for clock in settled_clocks])
+    reference = np.median(settled.end, axis=0)
+    rows_by_kind = _rows_by_kind(group.kind)
+    for report in np.unique(reports[~known]).tolist():
+        own = group.select(rows=reports == report)
+        ends = np.median(own.end, axis=0)
+        fits = (_fitted_clock(ends[rows], ends[rows] - reference[rows]) for rows in rows_by_kind)
+        clock = min(fits, key=lambda fit: (fit.scatter, -fit.count))
         # The latest start and the earliest end of the report's own ranks, which share its clock.
-        start = reduce(np.maximum, (clock.to_common(start) for start, _ in own))
-        end = reduce(np.minimum, (clock.to_common(end) for _, end in own))
-        errors = [int((_largest_error(start, end, known.start, known.end) + known.error).min())]
-        if clock.uncertainty is not None:
-            errors.append(clock.uncertainty)
-        clocks[first] = replace(clock, uncertainty=min(errors))
-    return clocks
+        start, end = clock.to_common(own.start).max(axis=0), clock.to_common(own.end).min(axis=0)
+        error = int((_largest_error(start, end, settled.start, settled.end) + errors).min())
+        yield report, replace(clock, uncertainty=max(error, clock.scatter))
 
 
 def _largest_error(own_start: Times, own_end: Times, start: Times, end: Times) -> Times:

@@ -29,40 +29,38 @@ def collective_kind(kernel: str) -> str:
     return match[1] if match else kernel[:80]
 
 
-def measure_collectives(trace: Trace, device: Activity, begin: Times, numbers: Times) -> Collectives:
-    """Return the MAX_COLLECTIVES collectives of a GPU that are launched first, in launch order.
+def rank_collectives(trace: Trace, device: Activity, begin: Times, numbers: Times) -> Collectives:
+    """Return the first MAX_COLLECTIVES collectives of one GPU in launch order.
 
     `begin` are the starts of the rank's iterations, ascending, and `numbers` their numbers. If the communicator of a
     kernel is unknown, streams serve as channels.
     """
     rows = device.rows[device.codes == COMMUNICATION]
     launched, thread = _launch_times_and_threads(trace, rows)
-    count, order = len(rows), np.argsort(launched, kind="stable")[:MAX_COLLECTIVES]
-    rows, launched, thread = rows[order], launched[order], thread[order]
-    operations = trace.operations
-    start, end, stream = (operations[name].to_numpy()[rows].astype(np.int64) for name in ("start", "end", "stream"))
-    # Lengths inside compute follow in the order of time.
-    by_start = np.argsort(start, kind="stable")
-    hidden = np.empty(len(rows), np.int64)
-    hidden[by_start] = intervals.covered_length(device.compute, start[by_start], end[by_start])
-    names = [collective_kind(name) for name in operations["name"].gather(rows).cast(pl.String)]
+    start, end = (trace.operations[name].to_numpy()[rows].astype(np.int64) for name in ("start", "end"))
+    hidden = intervals.covered_length(device.compute, start, end)
+    order = np.argsort(launched, kind="stable")[:MAX_COLLECTIVES]
+    left_out, rows = len(rows) - len(order), rows[order]
+    launched, thread, start, end, hidden = (values[order] for values in (launched, thread, start, end, hidden))
+    names = [collective_kind(name) for name in trace.operations["name"].gather(rows).cast(pl.String)]
     kinds = sorted(set(names))
-    communicators, groups = (
+    channels, channel = _channels(
+        trace.operations["stream"].to_numpy()[rows].astype(np.int64),
+        trace.streams["stream_id"].to_numpy(),
         _kernel_communicators(trace.sizes.calls, launched, thread),
         _process_groups(trace.sizes.messages, rows),
     )
-    channels, channel = _channels(stream, trace.streams["stream_id"].to_numpy(), communicators, groups)
-    step = np.concatenate([np.array([BEFORE_ALL], np.int64), numbers])[np.searchsorted(begin, launched, side="right")]
-    return Collectives.pack(
+    steps = np.concatenate([np.array([BEFORE_ALL], np.int64), numbers])
+    return Collectives(
         kinds=tuple(kinds),
         channels=channels,
+        step=steps[np.searchsorted(begin, launched, side="right")],
+        kind=_places(kinds, names),
+        channel=channel,
         start=start,
         end=end,
         hidden=hidden,
-        step=step,
-        kind=_places(kinds, names),
-        channel=channel,
-        left_out=count - len(order),
+        left_out=left_out,
     )
 
 

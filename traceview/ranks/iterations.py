@@ -12,83 +12,79 @@ finishes this one's. The first iteration of a capture has no such start and is l
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import Times
+from traceview.intervals import Intervals, Times
 from traceview.measure.activity import COMPUTE, COPY, KERNEL, Activity
 from traceview.measure.iterations import IterationRanges
 from traceview.measure.iterations.times import Breakdown, IterationTimes
-from traceview.model.analysis import CAUSES
-from traceview.model.fleet import STEP_FIGURES, Clock, PackedColumn, RankResult, RankWork, Steps
+from traceview.model.fleet import Clock, RankResult, RankWork, Steps
 from traceview.model.trace import Trace
 from traceview.normalise.codes import categories
 from traceview.ranks.collectives import BEFORE_ALL, EMPTY
-from traceview.ranks.partials import SharedColumns
 
 MAX_BINS = 2048
 MAX_NAMES = 60  # compute kernels that are named: those with the most time
 
 
-def work_in_bins(trace: Trace, device: Activity) -> RankWork:
-    """Return the work of a GPU in at most MAX_BINS equal bins of its window, with the kernel that runs longest in each.
-
-    Kernels are the MAX_NAMES with the most time.
-    """
-    window = device.window
+def rank_work(trace: Trace, device: Activity) -> RankWork:
+    """Return the work of one GPU in at most MAX_BINS bins of its window, with the kernel that runs longest in each."""
+    window, copies = device.window, device.codes == COPY
     width = max(1, -(-window.length // MAX_BINS))
-    start = window.start + width * np.arange(-(-window.length // width))
+    start = np.arange(window.start, window.end, width)
     end = np.minimum(start + width, window.end)
-    copies = device.codes == COPY
-    unions = (
-        device.compute,
-        intervals.union(device.start[copies], device.end[copies]),
-        device.communication,
+
+    def busy(union: Intervals) -> Times:
+        return intervals.covered_length(union, start, end)
+
+    names, rows = _longest_kernels(trace, device)
+    kernel, longest = np.full(len(start), -1, np.int64), np.zeros(len(start), np.int64)
+    for place, members in enumerate(rows):
+        ns = busy(intervals.union(device.start[members], device.end[members]))
+        kernel[ns > longest] = place
+        longest = np.maximum(longest, ns)
+    return RankWork(
+        window.start,
+        width,
+        compute=busy(device.compute),
+        copies=busy(intervals.union(device.start[copies], device.end[copies])),
+        communication=busy(device.communication),
+        kernel=kernel,
+        names=names,
     )
-    compute, copying, communication = (
-        PackedColumn.pack(intervals.covered_length(union, start, end)) for union in unions
-    )
-    name, rows = _compute_kernels(trace, device)
-    texts = categories(trace.operations["name"])
-    total = np.bincount(name[rows], weights=device.end[rows] - device.start[rows], minlength=1).astype(np.int64)
-    codes = sorted(np.flatnonzero(total).tolist(), key=lambda code: (-total[code], texts[code]))[:MAX_NAMES]
-    kernels = np.zeros((len(codes) or 1, len(start)), np.int64)
-    for row, code in enumerate(codes):
-        members = rows[name[rows] == code]
-        union = intervals.union(device.start[members], device.end[members])
-        kernels[row] = intervals.covered_length(union, start, end)
-    kernel = np.where(kernels.max(axis=0) > 0, kernels.argmax(axis=0), -1)
-    names = tuple(texts[code] for code in codes)
-    return RankWork(window.start, width, compute, copying, communication, PackedColumn.pack(kernel), names)
 
 
-def _compute_kernels(trace: Trace, device: Activity) -> tuple[NDArray[np.uint32], NDArray[np.intp]]:
-    """Return the code of the name of each operation of the device, and the places of compute kernels."""
+def _longest_kernels(trace: Trace, device: Activity) -> tuple[tuple[str, ...], list[NDArray[np.intp]]]:
+    """Return the names of the MAX_NAMES compute kernels with the most time, and the places of each in the device."""
     source = device.select(trace.operations["source"].to_physical().to_numpy())
     name = device.select(trace.operations["name"].to_physical().to_numpy())
-    return name, np.flatnonzero((source == KERNEL) & (device.codes == COMPUTE))
+    rows = np.flatnonzero((source == KERNEL) & (device.codes == COMPUTE))
+    total = np.bincount(name[rows], weights=device.end[rows] - device.start[rows])
+    texts = categories(trace.operations["name"])
+    codes = sorted(np.flatnonzero(total).tolist(), key=lambda code: (-total[code], texts[code]))[:MAX_NAMES]
+    return tuple(texts[code] for code in codes), [rows[name[rows] == code] for code in codes]
 
 
 def merge_bins(work: RankWork, clock: Clock, count: int) -> RankWork:
     """Return the work on the common clock, with `count` neighbouring bins in one, of the first one's kernel."""
     edges = np.arange(0, len(work.kernel), count)
-    start = int(clock.to_common(np.array([work.start], np.int64))[0])
 
-    def merged(column: PackedColumn) -> PackedColumn:
-        return PackedColumn.pack(np.add.reduceat(column.values(), edges) if len(edges) else EMPTY)
+    def sums(values: Times) -> Times:
+        return np.add.reduceat(values, edges) if len(edges) else values
 
     return RankWork(
-        start=start,
+        start=int(clock.to_common(np.array([work.start], np.int64))[0]),
         width=count * work.width,
-        compute=merged(work.compute),
-        copies=merged(work.copies),
-        communication=merged(work.communication),
-        kernel=PackedColumn.pack(work.kernel.values()[edges]),
+        compute=sums(work.compute),
+        copies=sums(work.copies),
+        communication=sums(work.communication),
+        kernel=work.kernel[edges],
         names=work.names,
     )
 
@@ -111,8 +107,8 @@ def time_parts(rank: RankResult, steady: Times) -> dict[str, Any]:
             return int(values[rows].sum()) // int(np.count_nonzero(rows))  # rounded down: parts never exceed the wall
 
         names = ("wall", "compute", "exposed_communication", "kernels")
-        figures = {name: mean(steps.figure(name)) for name in names}
-        causes = tuple(mean(column.values()) for column in steps.idle)
+        figures = {name: mean(getattr(steps, name)) for name in names}
+        causes = tuple(map(mean, steps.idle))
     own, idle = figures["wall"] - figures["exposed_communication"], sum(causes)
     copies = own - figures["compute"] - idle  # the rest, in which only copies and memsets run
     return figures | {"own": own, "idle": idle, "copies": copies, "causes": causes}
@@ -134,56 +130,32 @@ def iteration_numbers(iterations: IterationRanges) -> tuple[Times, bool]:
     return np.arange(len(texts), dtype=np.int64), False
 
 
-@dataclass(frozen=True, slots=True)
-class CutIterations:
-    """The first MAX_ITERATIONS iterations of a rank, as they are measured; `where` has their times.
+def build_steps(
+    where: IterationRanges, finish: Times | None, breakdown: Callable[[Times, Times], Breakdown], skip: int | None
+) -> Steps:
+    """Return the first MAX_ITERATIONS iterations of a rank, cut where its GPU finishes them.
 
-    `time`, `named`, `cut` and `number` are those of Steps.
+    `finish` is that of IterationLaunches, and `breakdown` returns the figures of periods. `skip` counts the warm-up.
     """
-
-    where: IterationRanges
-    time: int
-    named: bool
-    cut: str
-    number: Times
-
-    @classmethod
-    def build(cls, where: IterationRanges, finish: Times | None, number: Times, named: bool) -> CutIterations:
-        """Cut iterations where the GPU finishes them.
-
-        `finish` is that of IterationWork, `number` and `named` those of iteration_numbers.
-        """
-        begin, end = where.start, where.end
-        time_ns = IterationTimes(begin, end, finish, where.skipped).time_ns
-        cut = "range" if finish is None or len(finish) < 2 else "gpu"
-        if cut == "gpu" and finish is not None:
-            begin, end, number = finish[:-1], finish[1:], number[1:]
-        where = where._replace(start=begin[:MAX_ITERATIONS], end=end[:MAX_ITERATIONS])
-        return cls(where, time_ns, named, cut, number[:MAX_ITERATIONS])
-
-    def steps(self, parts: Breakdown, skip: int | None) -> Steps:
-        """Return the iterations with their figures; `skip` counts the warm-up."""
-        wall = self.where.end - self.where.start
-        figures = {
-            "wall": wall,
-            "compute": parts.figures["compute_ns"],
-            "communication": parts.figures["communication_ns"],
-            "exposed_communication": parts.figures["exposed_communication_ns"],
-            "idle": parts.idle.sum(axis=0),
-            "blocked": parts.figures["blocked_ns"],
-            "kernels": parts.figures["kernel_count"],
-        }
-        return Steps(
-            name=self.where.range,
-            source=self.where.source,
-            time=self.time,
-            named=self.named,
-            cut=self.cut,
-            number=self.number,
-            skipped=_warm_up_count(wall, skip, self.cut),
-            figures=tuple(PackedColumn.pack(figures[name]) for name in STEP_FIGURES),
-            idle=tuple(PackedColumn.pack(parts.idle[code]) for code in range(len(CAUSES))),
-        )
+    number, named = iteration_numbers(where)
+    cut, start, end = "range", where.start, where.end
+    if finish is not None and len(finish) > 1:
+        cut, start, end, number = "gpu", finish[:-1], finish[1:], number[1:]
+    start, end = start[:MAX_ITERATIONS], end[:MAX_ITERATIONS]
+    parts, wall = breakdown(start, end), end - start
+    return Steps(
+        source=where.source,
+        time=IterationTimes(where.start, where.end, finish, where.skipped).time_ns,
+        named=named,
+        cut=cut,
+        skipped=_warm_up_count(wall, skip, cut),
+        number=number[:MAX_ITERATIONS],
+        wall=wall,
+        compute=parts.figures["compute_ns"],
+        exposed_communication=parts.figures["exposed_communication_ns"],
+        kernels=parts.figures["kernel_count"],
+        idle=parts.idle,
+    )
 
 
 def _warm_up_count(wall: Times, skip: int | None, cut: str) -> int:
@@ -194,17 +166,14 @@ def _warm_up_count(wall: Times, skip: int | None, cut: str) -> int:
     return int(steady[0]) if len(steady) else 0
 
 
-@dataclass(frozen=True, slots=True)
-class AlignedRanks:
+class AlignedRanks(NamedTuple):
     """Ranks whose iterations are numbered alike.
 
-    If `anchored`, collectives are counted from the start of each iteration, else from the start of the capture. If
-    `counted`, the ranks are those of with_counted_iterations().
+    If `anchored`, collectives are counted from the start of each iteration, else from the start of the capture.
     """
 
-    ranks: tuple[RankResult, ...]
+    ranks: Sequence[RankResult]
     anchored: bool
-    counted: bool
     notes: tuple[str, ...]
 
 
@@ -217,15 +186,13 @@ def align_iterations(ranks: Sequence[RankResult], reports: Sequence[int]) -> Ali
     """
     stepped = [rank for rank in ranks if rank.steps is not None]
     if not stepped:
-        return AlignedRanks(tuple(ranks), False, False, ())
+        return AlignedRanks(ranks, False, ())
     named = all(rank.steps is not None and rank.steps.named for rank in stepped)
     has_common = _have_common_number(stepped)
     if named and (has_common or len(set(reports)) > 1):
         spans = _number_spans(stepped)
         notes = () if has_common else (f"no iteration is in all captures: {spans}; capture the same steps",)
-        return AlignedRanks(tuple(ranks), True, False, notes)
-    shared = SharedColumns()
-    counted = tuple(shared.rank(with_counted_iterations(rank)) for rank in ranks)
+        return AlignedRanks(ranks, True, notes)
     if named:
         reason = "the numbers in the names of iterations differ between ranks"
     elif any(rank.steps is not None and rank.steps.source == "period" for rank in stepped):
@@ -233,7 +200,9 @@ def align_iterations(ranks: Sequence[RankResult], reports: Sequence[int]) -> Ali
     else:
         reason = "iteration names have no numbers"
     note = f"{reason}: the n-th iterations of all ranks are treated as the same iteration"
-    return AlignedRanks(counted, not named, True, (note,) if len(stepped) > 1 else ())
+    return AlignedRanks(
+        [_with_counted_iterations(rank) for rank in ranks], not named, (note,) if len(stepped) > 1 else ()
+    )
 
 
 def _have_common_number(ranks: Sequence[RankResult]) -> bool:
@@ -247,18 +216,17 @@ def _number_spans(ranks: Sequence[RankResult]) -> str:
     return ", ".join(f"{first} to {last}" for first, last in spans[:3]) + (", ..." if len(spans) > 3 else "")
 
 
-def with_counted_iterations(rank: RankResult) -> RankResult:
+def _with_counted_iterations(rank: RankResult) -> RankResult:
     """Return a rank with its iterations numbered 0, 1, 2 ..."""
-    steps = rank.steps
+    steps, collectives = rank.steps, rank.collectives
     if steps is None:
         return rank
-    collective_step = rank.collectives.column("step")
     # The first iteration has collectives, although its start on the GPU is unknown.
     first = int(steps.cut == "gpu")
-    index = np.searchsorted(steps.number, collective_step) + first
-    index[collective_step < steps.number[0]] = 0
+    index = np.searchsorted(steps.number, collectives.step) + first
+    index[collectives.step < steps.number[0]] = 0
     return replace(
         rank,
         steps=replace(steps, number=np.arange(first, first + len(steps.number), dtype=np.int64), named=False),
-        collectives=rank.collectives.with_step(np.where(collective_step == BEFORE_ALL, BEFORE_ALL, index)),
+        collectives=replace(collectives, step=np.where(collectives.step == BEFORE_ALL, BEFORE_ALL, index)),
     )

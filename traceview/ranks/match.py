@@ -9,59 +9,55 @@ counts only if all ranks run the same kinds in the same order; nothing is matche
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceview.intervals import Times
-from traceview.model.fleet import PackedColumn, RankResult
+from traceview.model.fleet import Clock, RankResult
 from traceview.ranks.collectives import BEFORE_ALL
-from traceview.ranks.partials import ByKey, FleetReports, NumberedReports, SharedColumns, ranks_of
 
+Index = Times | NDArray[np.bool_] | slice
+ALL = slice(None)
 PREFIX_BYTES = 8  # one int64: the kind of the first collective
 
 
 @dataclass(frozen=True, slots=True)
 class MatchedCollectives:
-    """Collectives that several ranks ran together; `places` are their rows in the collectives of each of `ranks`.
+    """Collectives that several ranks ran together.
 
-    Ranks with equal places share one column. `step` and `kind` have a value for each collective. `how` is
-    "communicator" or "order".
+    `step` and `kind` have a value for each collective. `start`, `end` and `hidden` (see Collectives) have a row for
+    each of `ranks` and a column for each collective. `how` is "communicator" or "order".
     """
 
     name: str
     how: str
     ranks: Times
-    places: tuple[PackedColumn, ...]
     step: Times
-    kind: tuple[str, ...]
+    kind: NDArray[np.str_]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    hidden: NDArray[np.int64]
 
     @property
     def size(self) -> int:
         """The number of kernels: collectives times ranks."""
-        return len(self.ranks) * len(self.step)
+        return self.start.size
 
-    def places_of(self, rows: Iterable[int]) -> dict[int, PackedColumn]:
-        """Return the places of some rows of `ranks`, by rank."""
-        return {int(self.ranks[row]): self.places[row] for row in rows}
+    def select(self, *, rows: Index = ALL, columns: Index = ALL) -> MatchedCollectives:
+        """Return some of the collectives of some of the ranks."""
+        times = {name: getattr(self, name)[rows][:, columns] for name in ("start", "end", "hidden")}
+        return replace(self, ranks=self.ranks[rows], step=self.step[columns], kind=self.kind[columns], **times)
 
-    def select_ranks(self, rows: Times) -> MatchedCollectives:
-        """Return the same collectives for some of the ranks; `rows` ascend and index `ranks`."""
-        return replace(self, ranks=self.ranks[rows], places=tuple(self.places[row] for row in rows))
-
-    def select_collectives(self, places: Times) -> MatchedCollectives:
-        """Return some of the collectives; `places` ascend and index `step`."""
-        distinct = {id(column): column for column in self.places}
-        selected = {key: PackedColumn.pack(column.values()[places]) for key, column in distinct.items()}
-        return replace(
-            self,
-            places=tuple(selected[id(column)] for column in self.places),
-            step=self.step[places],
-            kind=tuple(self.kind[place] for place in places),
+    def on_common_clock(self, clocks: Sequence[Clock]) -> MatchedCollectives:
+        """Return the same collectives on the common clock; `clocks` has the clock of each of `ranks`."""
+        start, end = (
+            np.stack([clock.to_common(times) for clock, times in zip(clocks, rows, strict=True)])
+            for rows in (self.start, self.end)
         )
+        return replace(self, start=start, end=end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +65,20 @@ class _ChannelSequence:
     """The collectives of one rank on one channel; a kind's number is the same on all ranks."""
 
     rank: int
-    rows: PackedColumn
-    step: PackedColumn
-    kind: PackedColumn
+    rows: Times
+    step: Times
+    kind: Times
 
     def kinds_by_step(self) -> dict[int, bytes]:
         """Return the kinds of each step, in order, as comparable bytes."""
-        step, kind = self.step.values(), self.kind.values()
-        order = np.argsort(step, kind="stable")
-        numbers, first = np.unique(step[order], return_index=True)
-        parts = np.split(kind[order], first[1:])
+        order = np.argsort(self.step, kind="stable")
+        numbers, first = np.unique(self.step[order], return_index=True)
+        parts = np.split(self.kind[order], first[1:])
         return {int(number): part.tobytes() for number, part in zip(numbers, parts, strict=True)}
 
-    def select(self, mask: NDArray[np.bool_]) -> _ChannelSequence:
-        """Return the collectives where `mask` is true."""
-        rows, step, kind = (PackedColumn.pack(column.values()[mask]) for column in (self.rows, self.step, self.kind))
-        return _ChannelSequence(self.rank, rows, step, kind)
+    def select(self, chosen: NDArray[np.bool_] | slice) -> _ChannelSequence:
+        """Return the chosen collectives."""
+        return _ChannelSequence(self.rank, self.rows[chosen], self.step[chosen], self.kind[chosen])
 
 
 def match_collectives(
@@ -117,19 +111,17 @@ def _sequences_by_channel(
 ) -> list[tuple[str, list[_ChannelSequence]]]:
     """Return the ranks' sequences by channel, with the channel's name."""
     by_channel: dict[tuple[str, int], list[_ChannelSequence]] = defaultdict(list)
-    shared = SharedColumns()
     for index, rank in enumerate(ranks):
         collectives = rank.collectives
         code = np.array([names.index(kind) for kind in collectives.kinds], np.int64)
-        channel, kinds_of_rows, steps = (collectives.column(name) for name in ("channel", "kind", "step"))
         count: dict[str, int] = defaultdict(int)
         for place in sorted(range(len(collectives.channels)), key=lambda at: collectives.channels[at].stream):
-            rows = np.flatnonzero(channel == place)
-            kind = code[kinds_of_rows[rows]]
+            rows = np.flatnonzero(collectives.channel == place)
+            kind = code[collectives.kind[rows]]
             kinds = ", ".join(names[number] for number in np.unique(kind))
             key = collectives.channels[place].communicator or kinds if by_communicator else kinds
-            step = steps[rows] if anchored else np.full(len(rows), BEFORE_ALL)
-            by_channel[key, count[key]].append(_ChannelSequence(index, shared(rows), shared(step), shared(kind)))
+            step = collectives.step[rows] if anchored else np.full(len(rows), BEFORE_ALL)
+            by_channel[key, count[key]].append(_ChannelSequence(index, rows, step, kind))
             count[key] += 1
     return [
         (_channel_name(key, number, by_communicator), sequences)
@@ -187,7 +179,7 @@ def _distinct_variants(sequences: list[_ChannelSequence]) -> list[Variant]:
     """Return each distinct sequence once, with the ranks that have it; usually there is one."""
     groups: dict[object, list[_ChannelSequence]] = defaultdict(list)
     for sequence in sequences:
-        groups[sequence.step.key(), sequence.kind.key()].append(sequence)
+        groups[sequence.step.tobytes(), sequence.kind.tobytes()].append(sequence)
     return [(group[0].kinds_by_step(), group) for group in groups.values()]
 
 
@@ -225,7 +217,7 @@ def _common_part(variants: list[Variant], name: str, notes: list[str]) -> list[_
     if missing - {BEFORE_ALL}:
         notes.append(f"{name}: {len(missing - {BEFORE_ALL})} iterations are not in all captures, left out")
     kept = np.array(sorted(agreed), np.int64)
-    return [sequence.select(np.isin(sequence.step.values(), kept)) for sequence in sequences]
+    return [sequence.select(np.isin(sequence.step, kept)) for sequence in sequences]
 
 
 def _common_prefix(
@@ -240,7 +232,7 @@ def _common_prefix(
         f"{name}: only the first {length} of each rank match, because later counts or kinds differ and iterations "
         "are unknown"
     )
-    return [sequence.select(np.arange(len(sequence.rows)) < length) for sequence in sequences]
+    return [sequence.select(slice(length)) for sequence in sequences]
 
 
 def _stack_sequences(
@@ -248,23 +240,23 @@ def _stack_sequences(
 ) -> MatchedCollectives:
     """Return sequences of equal length as one MatchedCollectives."""
     group = sorted(group, key=lambda sequence: sequence.rank)
-    shared: dict[tuple[int, int], PackedColumn] = {}
-    for sequence in group:
-        if (key := (id(sequence.step), id(sequence.rows))) not in shared:
-            # Launch order and step order differ only if a launch crossed the border of an iteration; then the step
-            # decides.
-            order = np.argsort(sequence.step.values(), kind="stable")
-            shared[key] = PackedColumn.pack(sequence.rows.values()[order])
-    places = tuple(shared[id(sequence.step), id(sequence.rows)] for sequence in group)
-    first = group[0]
-    order = np.argsort(first.step.values(), kind="stable")
+    # Launch order and step order differ only if a launch crossed the border of an iteration; then the step decides.
+    orders = [np.argsort(sequence.step, kind="stable") for sequence in group]
+    rows = [sequence.rows[order] for sequence, order in zip(group, orders, strict=True)]
+    collectives = [ranks[sequence.rank].collectives for sequence in group]
+    start, end, hidden = (
+        np.stack([getattr(own, column)[places] for own, places in zip(collectives, rows, strict=True)])
+        for column in ("start", "end", "hidden")
+    )
     return MatchedCollectives(
         name=name,
         how=how,
         ranks=np.array([sequence.rank for sequence in group], np.int64),
-        places=places,
-        step=ranks[first.rank].collectives.column("step")[places[0].values()],
-        kind=tuple(names[number] for number in first.kind.values()[order]),
+        step=collectives[0].step[rows[0]],
+        kind=np.array(names)[group[0].kind[orders[0]]],
+        start=start,
+        end=end,
+        hidden=hidden,
     )
 
 
@@ -278,110 +270,60 @@ TRANSFER_SHARE = 20  # a twentieth of the transfer is the tolerance, if that is 
 
 
 def split_by_common_ends(
-    matched: MatchedCollectives, reports: FleetReports, labels: Sequence[str], notes: list[str]
+    matched: MatchedCollectives, report_of: Times, labels: Sequence[str], notes: list[str]
 ) -> Iterator[MatchedCollectives]:
     """Yield the parts of a match whose ranks end together, without rooted collectives.
 
     A match by communicator is one group. In a match by order, such as one of several tensor-parallel groups, ranks
     belong together if the difference of their ends is constant; ranks of one report share a clock, so it is near 0.
+    `report_of` has the report of each rank.
     """
-    unrooted = np.flatnonzero([kind not in ROOTED for kind in matched.kind])
-    if len(unrooted) < len(matched.kind):
-        count = len(matched.kind) - len(unrooted)
+    rooted = np.isin(matched.kind, ROOTED)
+    if rooted.any():
+        count = np.count_nonzero(rooted)
         notes.append(f"{matched.name}: {count} rooted collectives left out, because they do not show waits")
-    if len(unrooted) == 0:
+        matched = matched.select(columns=~rooted)
+    if len(matched.step) == 0:
         return
-    if len(unrooted) < len(matched.kind):
-        matched = matched.select_collectives(unrooted)
     if matched.how == "communicator":
         yield matched
         return
-    if len(matched.step) < MIN_COLLECTIVES_FOR_CLOCKS and len(np.unique(reports.report_of[matched.ranks])) > 1:
+    reports = report_of[matched.ranks]
+    if len(matched.step) < MIN_COLLECTIVES_FOR_CLOCKS and len(np.unique(reports)) > 1:
         notes.append(f"{matched.name}: left out, because {len(matched.step)} are too few to compare clocks")
         return
     for rows in _rows_with_common_ends(matched, reports):
         if len(rows) > 1:
-            yield matched.select_ranks(rows)
+            yield matched.select(rows=rows)
         else:
             label = labels[int(matched.ranks[rows[0]])]
             notes.append(f"{matched.name}: {label} left out, because it does not end together with any other rank")
 
 
-def _rows_with_common_ends(matched: MatchedCollectives, reports: FleetReports) -> list[Times]:
-    """Return groups of rows that end together, each with the first row that is not yet in a group."""
-    left = np.arange(len(matched.ranks))
-    tolerance = 0
-    groups: list[Times] = []
-    while len(left):
-        first = int(matched.ranks[left[0]])
-        reference = reports.measure(partial(ends_of, matched.places_of(left[:1])), [first])[first]
-        work = partial(_compare_ends, matched.places_of(left), reference)
-        ends = reports.measure(work, matched.ranks[left])
-        if not groups:
-            tolerance = max(MAX_END_DIFFERENCE_NS, int(np.median(ends.shortest)) // TRANSFER_SHARE)
-        same_clock = reports.report_of[matched.ranks[left]] == reports.report_of[first]
-        joined = np.array(
-            [
-                _end_together(*ends.spread[rank], tolerance, same)
-                for rank, same in zip(matched.ranks[left].tolist(), same_clock.tolist(), strict=True)
-            ]
-        )
-        groups.append(left[joined])
-        left = left[~joined]
-    return groups
+def _rows_with_common_ends(matched: MatchedCollectives, reports: Times) -> Iterator[Times]:
+    """Yield groups of rows that end together, each with the first row that is not yet in a group."""
+    shortest = (matched.end - matched.start).min(axis=0)
+    tolerance = max(MAX_END_DIFFERENCE_NS, int(np.median(shortest)) // TRANSFER_SHARE)
+    rest = np.arange(len(matched.ranks))
+    while len(rest):
+        difference = matched.end[rest] - matched.end[rest[0]]
+        median = np.median(difference, axis=1)
+        spread = np.median(np.abs(difference - median[:, None]), axis=1)
+        same_clock = reports[rest] == reports[rest[0]]
+        joined = (spread <= tolerance) & (~same_clock | (np.abs(median) <= tolerance))
+        yield rest[joined]
+        rest = rest[~joined]
 
 
-def ends_of(places: Mapping[int, PackedColumn], reports: NumberedReports) -> ByKey[Times]:
-    """Return the ends of the collectives at these places of each rank, on its own clock."""
-    return ByKey(
-        {index: rank.collectives.times(places[index])[1] for index, rank in ranks_of(reports) if index in places}
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _ComparedEnds:
-    """The shortest kernel of each collective, and how each rank's ends differ from a reference.
-
-    `spread` has the median of the differences of each rank, and the median absolute deviation from it.
-    """
-
-    shortest: Times
-    spread: ByKey[tuple[float, float]]
-
-    def merged(self, other: _ComparedEnds) -> _ComparedEnds:
-        """Return the comparison of the ranks of both."""
-        return _ComparedEnds(np.minimum(self.shortest, other.shortest), self.spread.merged(other.spread))
-
-
-def _compare_ends(places: Mapping[int, PackedColumn], reference: Times, reports: NumberedReports) -> _ComparedEnds:
-    """Compare the ends of the ranks with places."""
-    shortest = np.full(len(reference), np.iinfo(np.int64).max)
-    spread: ByKey[tuple[float, float]] = ByKey()
-    for index, rank in ranks_of(reports):
-        if index in places:
-            start, end = rank.collectives.times(places[index])
-            np.minimum(shortest, end - start, out=shortest)
-            difference = end - reference
-            median = np.median(difference)
-            spread[index] = float(median), float(np.median(np.abs(difference - median)))
-    return _ComparedEnds(shortest, spread)
-
-
-def _end_together(median: float, spread: float, tolerance: int, same_clock: bool) -> bool:
-    """Return whether two ranks whose ends differ by this belong together."""
-    return spread <= tolerance and (not same_clock or abs(median) <= tolerance)
-
-
-def rank_sets(groups: Sequence[MatchedCollectives], count: int) -> Times:
-    """Return the number of each rank's set, from 0. Ranks of a set share collectives, directly or through others.
+def rank_sets(groups: Sequence[Times], count: int) -> Times:
+    """Return the number of each rank's set, from 0. Ranks of a group are in one set, also through others.
 
     With fewer than two such sets, all ranks are one set: ranks without matched collectives belong to the same run.
     With more, it is unknown to which run they belong, so they form a set of their own.
     """
     sets = np.arange(count, dtype=np.int64)
     for group in groups:
-        joined = np.isin(sets, sets[group.ranks])
-        sets[joined] = sets[group.ranks].min()
+        sets[np.isin(sets, sets[group])] = sets[group].min()
     firsts, sizes = np.unique(sets, return_counts=True)
     if np.count_nonzero(sizes > 1) < 2:
         return np.zeros(count, np.int64)

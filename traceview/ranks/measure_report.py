@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -14,14 +15,15 @@ from traceview.errors import NotAnExportError, RequestError
 from traceview.intervals import Times
 from traceview.measure.activity import KERNEL, Activity, active_devices, no_gpu_work
 from traceview.measure.gaps import ThreadStates, device_gaps, find_idle_gaps
+from traceview.measure.iterations import IterationRanges
 from traceview.measure.iterations.kinds import iteration_kinds
-from traceview.measure.iterations.times import IterationTimes, MeasuredDevices, breakdown
-from traceview.model.analysis import CAUSES, AnalysisOptions, NotMeasured, kinds_words
+from traceview.measure.iterations.times import IterationLaunches, IterationTimes, MeasuredDevices, breakdown
+from traceview.model.analysis import CAUSES, NotMeasured, kinds_words
 from traceview.model.fleet import RankResult, ReportResult
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import open_trace
-from traceview.ranks.collectives import EMPTY, measure_collectives
-from traceview.ranks.iterations import CutIterations, iteration_numbers, work_in_bins
+from traceview.ranks.collectives import EMPTY, rank_collectives
+from traceview.ranks.iterations import build_steps, iteration_numbers, rank_work
 from traceview.read.formats import as_sqlite
 from traceview.read.sqlite.database import open_export
 
@@ -33,8 +35,8 @@ def measure_report(path: Path, iteration: str | None = None, skip: int | None = 
     """Measure every GPU of a report. Raises TraceviewError if it cannot be read or has no GPU work."""
     try:
         with as_sqlite(path) as export:
-            measured = measure_trace(open_trace(export), session_epoch(export), iteration, skip)
-            return replace(measured, node=node_of(export))
+            result = measure_trace(open_trace(export), session_epoch(export), iteration, skip)
+            return replace(result, node=node_of(export))
     except NotAnExportError:
         # Another format, without session start; or open_trace raises the error again.
         return measure_trace(open_trace(path), None, iteration, skip)
@@ -69,58 +71,55 @@ def measure_trace(
     trace: Trace, epoch: int | None = None, iteration: str | None = None, skip: int | None = None
 ) -> ReportResult:
     """Measure every GPU of a trace; `epoch` is that of session_epoch(). Raises RequestError without GPU work."""
-    works = active_devices(trace)
+    works = sorted(active_devices(trace), key=lambda work: work.device)
     if not works:
         raise RequestError(no_gpu_work(trace))
     notes = [*(note.text for note in trace.info.health if note.affects), *trace.info.problems]
     threads = ThreadStates.from_trace(trace)
-    ranks = tuple(
-        _measure_rank(trace, threads, work, AnalysisOptions(iteration=iteration, skip=skip), notes) for work in works
-    )
-    return ReportResult(trace.info.nsys_version, trace.program, epoch, tuple(dict.fromkeys(notes)), ranks)
-
-
-def _steady(begin: Times, skipped: int, window: Window) -> Window:
-    """Return the part of the window from the first counted iteration on."""
-    counted = begin[skipped:]
-    first = max(int(counted[0]), window.start) if len(counted) else window.start
-    return Window(first, window.end) if first < window.end else window
+    ranks = tuple(_measure_rank(trace, threads, work, iteration, skip, notes) for work in works)
+    return ReportResult(trace.program, epoch, tuple(dict.fromkeys(notes)), ranks)
 
 
 def _measure_rank(
-    trace: Trace, threads: ThreadStates, work: Activity, options: AnalysisOptions, notes: list[str]
+    trace: Trace, threads: ThreadStates, work: Activity, iteration: str | None, skip: int | None, notes: list[str]
 ) -> RankResult:
-    """Measure one GPU; `notes` gets notes on its iterations."""
-    row, window = trace.devices.row(work.device, named=True), work.window
+    """Measure one GPU, and add notes on its iterations."""
     gaps = device_gaps(trace, find_idle_gaps(trace, threads, work))
-    located = locate_iterations(trace, [work.device], pattern=options.iteration, skip=options.skip)
-    steps, begin, numbers, steady = None, EMPTY, EMPTY, window
+    located = locate_iterations(trace, [work.device], pattern=iteration, skip=skip)
+    steps, begin, numbers, steady = None, EMPTY, EMPTY, work.window
     if isinstance(located, NotMeasured):
         notes.append(located.reason)
     else:
         where, launched = located
-        begin = where.start
-        numbers, named = iteration_numbers(where)
-        times = IterationTimes(begin, where.end, launched.finish, where.skipped)
-        if kinds := iteration_kinds(times.lengths, launched, where.skipped):
+        if kinds := iteration_kinds(_lengths(where, launched), launched, where.skipped):
             notes.append(f"iterations are of several kinds: {kinds_words(kinds)}")
-        cut = CutIterations.build(where, launched.finish, numbers, named)
-        measured = MeasuredDevices([work], {work.device: gaps})
-        each = breakdown(trace, threads, measured, cut.where.process, cut.where.start, cut.where.end)
-        steps, steady = cut.steps(each, options.skip), _steady(begin, where.skipped, window)
-    kernels = np.count_nonzero(work.select(trace.operations["source"].to_physical().to_numpy()) == KERNEL)
+        devices = MeasuredDevices([work], {work.device: gaps})
+        of_periods = partial(breakdown, trace, threads, devices, where.process)
+        steps = build_steps(where, launched.finish, of_periods, skip)
+        begin, numbers, steady = where.start, iteration_numbers(where)[0], _steady(where, work.window)
+    device = trace.devices.row(work.device, named=True)
+    is_kernel = work.select(trace.operations["source"].to_physical().to_numpy()) == KERNEL
     return RankResult(
-        device=row["id"],
-        gpu=row["name"],
-        processes=tuple(row["processes"]),
-        start=window.start,
-        end=window.end,
+        device=device["id"],
+        gpu=device["name"],
+        start=work.window.start,
+        end=work.window.end,
         compute=intervals.length(work.compute),
-        communication=intervals.length(work.communication),
         exposed_communication=intervals.length(intervals.subtract(work.communication, work.compute)),
         idle=tuple(gaps.causes[cause] for cause in CAUSES),
-        kernels=int(kernels),
+        kernels=int(np.count_nonzero(is_kernel)),
         steps=steps,
-        collectives=measure_collectives(trace, work, begin, numbers),
-        work=work_in_bins(trace, work.clip(steady)),
+        collectives=rank_collectives(trace, work, begin, numbers),
+        work=rank_work(trace, work.clip(steady)),
     )
+
+
+def _lengths(where: IterationRanges, launched: IterationLaunches) -> Times:
+    return IterationTimes(where.start, where.end, launched.finish, where.skipped).lengths
+
+
+def _steady(where: IterationRanges, window: Window) -> Window:
+    """Return the part of the window from the first counted iteration on."""
+    counted = where.start[where.skipped :]
+    first = max(int(counted[0]), window.start) if len(counted) else window.start
+    return Window(first, window.end) if first < window.end else window

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
 from traceview.intervals import Times
-from traceview.model.fleet import Clock, CollectiveTimes, Fleet, PackedColumn, RankResult, ReportResult, Skipped
+from traceview.model.fleet import Clock, CollectiveTimes, Fleet, RankResult, ReportResult, Skipped
 from traceview.model.trace import Note
 from traceview.ranks.clocks import estimate_clocks
 from traceview.ranks.collectives import MAX_COLLECTIVES
-from traceview.ranks.iterations import MAX_BINS, align_iterations
+from traceview.ranks.iterations import MAX_BINS, align_iterations, merge_bins
 from traceview.ranks.match import (
     MAX_IMPOSSIBLE_SHARE,
     MatchedCollectives,
@@ -23,22 +21,18 @@ from traceview.ranks.match import (
     set_notes,
     split_by_common_ends,
 )
-from traceview.ranks.partials import FleetReports, header, run_here
 from traceview.ranks.rank_figures import (
-    FigurePlan,
     RankTable,
     build_advice,
     build_heat,
     find_stragglers,
     fleet_iterations,
-    measure_figures,
     measure_lags,
 )
-from traceview.ranks.waits import Arrivals, ArrivedGroup, FleetIterations, arrived_group, measure_arrivals
+from traceview.ranks.waits import ArrivedGroup, measure_arrivals, measure_waits
 
 TOLERANCE_TO_SCATTER = 5  # times in a valid match may be off by this times the clocks' scatter
 MIN_TOLERANCE_NS = 5_000
-MAX_AT_ONCE = 1 << 18  # collectives whose arrivals are measured together
 MAX_SHOWN = 200_000  # arrivals at collectives on the timeline of all ranks
 MAX_SHOWN_BINS = 400_000  # bins of work on the same timeline
 DEFAULT_MARGIN = 0.05
@@ -53,129 +47,93 @@ def merge(
     margin: float = DEFAULT_MARGIN,
     max_shown: int | None = MAX_SHOWN,
 ) -> Fleet:
-    """Merge results that this process holds, one for each of `files`, in that order; see `merge_reports`."""
-    reports = FleetReports([header(result) for result in results], results, run_here)
-    return merge_reports(files, reports, skipped, margin=margin, max_shown=max_shown)
-
-
-def merge_reports(
-    files: Sequence[str],
-    reports: FleetReports,
-    skipped: Sequence[Skipped] = (),
-    *,
-    margin: float = DEFAULT_MARGIN,
-    max_shown: int | None = MAX_SHOWN,
-) -> Fleet:
-    """Merge reports, one for each of `files`, in that order; their results stay where they are.
+    """Merge the results of reports, one for each of `files`, in that order.
 
     `max_shown` limits the arrivals at collectives in Fleet.times.
     """
-    headers = reports.headers
-    ranks = [rank for report in headers for rank in report.ranks]
-    labels = _rank_labels(files, headers)
-    aligned = align_iterations(ranks, reports.report_of.tolist())
-    matches, unmatched = match_collectives(aligned.ranks, labels, anchored=aligned.anchored)
+    report_of = np.repeat(np.arange(len(results)), [len(result.ranks) for result in results])
+    reports = report_of.tolist()
+    labels = _rank_labels(files, results)
+    aligned = align_iterations([rank for result in results for rank in result.ranks], reports)
+    ranks = aligned.ranks
+    matches, unmatched = match_collectives(ranks, labels, anchored=aligned.anchored)
     notes = [*aligned.notes, *(unmatched if len(ranks) > 1 else ())]
-    own_clocks = [group for matched in matches for group in split_by_common_ends(matched, reports, labels, notes)]
-    clocks = estimate_clocks(own_clocks, reports, files)
-    iterations = fleet_iterations(aligned.ranks)
-    arrived = _arrived_groups(own_clocks, reports, clocks, iterations, notes)
-    rank_clocks = tuple(clocks[report] for report in reports.report_of.tolist())
-    merged_bins = -(-len(ranks) * MAX_BINS // MAX_SHOWN_BINS)
-    plan = FigurePlan(tuple(arrived), rank_clocks, iterations, aligned.counted, _shown(arrived, max_shown), merged_bins)
-    measured = reports.measure(partial(measure_figures, plan), range(len(ranks)))
-    waits, measured_rows = measured.waits, [measured.rows[index] for index in range(len(ranks))]
-    heat = build_heat(measured_rows, iterations)
-    groups = [each.group for each in arrived]
-    sets = rank_sets(groups, len(ranks))
+    matched = [group for match in matches for group in split_by_common_ends(match, report_of, labels, notes)]
+    clocks = estimate_clocks(matched, report_of, [result.epoch for result in results], files)
+    iterations = fleet_iterations(ranks)
+    groups = _possible_groups(matched, [clocks[report] for report in reports], notes)
+    arrived = [measure_arrivals(group, iterations) for group in groups]
+    waits = measure_waits(arrived, iterations)
+    heat = build_heat(ranks, iterations, waits.by_iteration)
+    sets = rank_sets([group.ranks for group in groups], len(ranks))
     lags = None if heat is None else measure_lags(heat, sets)
-    table = RankTable(labels, reports.report_of.tolist(), sets.tolist(), files, waits, heat, lags)
-    figures = waits.group_figures(arrived)
-    numbers = {node: number for number, node in enumerate(dict.fromkeys(each.node for each in headers if each.node))}
-    nodes = [numbers.get(headers[report].node or "") for report in reports.report_of.tolist()]
-    rows = tuple(
-        replace(table.row(index, rank, row.parts), node=nodes[index])
-        for index, (rank, row) in enumerate(zip(aligned.ranks, measured_rows, strict=True))
-    )
-    stragglers = find_stragglers(rows, figures, margin)
-    total = sum(len(rank.collectives) for rank in ranks)
+    numbers = {node: number for number, node in enumerate(dict.fromkeys(each.node for each in results if each.node))}
+    nodes = [numbers.get(result.node or "") for result in results]
+    table = RankTable(labels, reports, sets.tolist(), files, nodes, iterations.steady, waits.sums, lags)
+    rows = tuple(table.row(index, rank) for index, rank in enumerate(ranks))
+    stragglers = find_stragglers(rows, waits.figures, margin)
+    bins = -(-len(ranks) * MAX_BINS // MAX_SHOWN_BINS)
     return Fleet(
         reports=tuple(files),
         ranks=rows,
         typical=None if lags is None else lags.overall,
         margin=margin,
         stragglers=stragglers,
-        advice=build_advice(rows, stragglers, [headers[report].program for report in reports.report_of.tolist()]),
-        groups=figures,
-        pairs=waits.longest_pairs(),
+        advice=build_advice(rows, stragglers, [results[report].program for report in reports]),
+        groups=waits.figures,
+        pairs=waits.pairs,
         pair_count=waits.pair_count,
         clocks=clocks,
         heat=heat,
-        unmatched=total - sum(group.size for group in groups),
-        notes=_all_notes(files, labels, headers, groups, sets, notes),
+        unmatched=sum(len(rank.collectives) for rank in ranks) - sum(group.size for group in groups),
+        notes=_all_notes(files, labels, results, groups, sets, notes),
         skipped=tuple(skipped),
-        times=tuple(
-            _shown_times(each.group, each.first, plan.shown[number], [row.shown.get(number) for row in measured_rows])
-            for number, each in enumerate(arrived)
+        times=_shown_times(arrived, max_shown),
+        work=tuple(
+            rank.work and merge_bins(rank.work, clocks[report], bins)
+            for rank, report in zip(ranks, reports, strict=True)
         ),
-        work=tuple(row.work for row in measured_rows),
     )
 
 
-def _arrived_groups(
-    groups: Sequence[MatchedCollectives],
-    reports: FleetReports,
-    clocks: Sequence[Clock],
-    iterations: FleetIterations,
-    notes: list[str],
-) -> list[ArrivedGroup]:
-    """Return the groups that are possible, with their arrivals; add a note about each other one."""
-    rank_clocks = [clocks[report] for report in reports.report_of.tolist()]
-    arrived: list[ArrivedGroup] = []
-    for some in _batches(groups):
-        ranks = np.unique(np.concatenate([group.ranks for group in some.values()]))
-        arrivals = reports.measure(partial(measure_arrivals, some, rank_clocks), ranks)
-        for number, group in some.items():
-            if _is_possible(group, arrivals[number], [rank_clocks[rank] for rank in group.ranks], notes):
-                arrived.append(arrived_group(group, arrivals[number], iterations))
-    return arrived
+def _possible_groups(
+    groups: Sequence[MatchedCollectives], clocks: Sequence[Clock], notes: list[str]
+) -> list[MatchedCollectives]:
+    """Return the groups on the common clock; `clocks` has the clock of each rank.
+
+    A match in which a rank ends before all have begun is wrong: a note names it instead.
+    """
+    possible = []
+    for own in groups:
+        clocks_of_group = [clocks[rank] for rank in own.ranks]
+        group = own.on_common_clock(clocks_of_group)
+        scatter = max(clock.scatter for clock in clocks_of_group)
+        tolerance = max(TOLERANCE_TO_SCATTER * scatter, MIN_TOLERANCE_NS)
+        count = np.count_nonzero(group.start.max(axis=0) > group.end.min(axis=0) + tolerance)
+        if count * MAX_IMPOSSIBLE_SHARE <= len(group.step):
+            possible.append(group)
+            continue
+        notes.append(
+            f"{group.name}: {count:,} of {len(group.step):,} matched collectives end on one rank before another "
+            "begins, so the match is wrong; none of them counts"
+        )
+    return possible
 
 
-def _batches(groups: Sequence[MatchedCollectives]) -> Iterator[dict[int, MatchedCollectives]]:
-    """Yield all groups by number, as many at a time as have MAX_AT_ONCE collectives together."""
-    batch: dict[int, MatchedCollectives] = {}
-    for number, group in enumerate(groups):
-        if batch and sum(len(other.step) for other in batch.values()) + len(group.step) > MAX_AT_ONCE:
-            yield batch
-            batch = {}
-        batch[number] = group
-    if batch:
-        yield batch
-
-
-def _shown(groups: Sequence[ArrivedGroup], max_shown: int | None) -> tuple[Times, ...]:
-    """Return the collectives of each group that Fleet.times has: those in the middle if there are too many arrivals."""
+def _shown_times(groups: Sequence[ArrivedGroup], max_shown: int | None) -> tuple[CollectiveTimes, ...]:
+    """Return the collectives of each group: those in the middle if there are too many arrivals."""
     total = sum(each.group.size for each in groups)
-    if max_shown is None or total <= max_shown:
-        return tuple(np.arange(len(each.group.step)) for each in groups)
-    chosen = []
+    shown = []
     for each in groups:
-        order = np.argsort(each.last.values(), kind="stable")
-        count = max(1, len(order) * max_shown // total)
-        chosen.append(np.sort(order[(len(order) - count) // 2 :][:count]))
-    return tuple(chosen)
-
-
-def _shown_times(
-    group: MatchedCollectives,
-    first: int,
-    shown: Times,
-    columns: Sequence[tuple[PackedColumn, PackedColumn] | None],
-) -> CollectiveTimes:
-    """Return the shown collectives of a group; `columns` has the starts and lengths of each rank of the fleet."""
-    starts, lengths = zip(*(column for rank in group.ranks if (column := columns[rank]) is not None), strict=True)
-    kinds = tuple(group.kind[place] for place in shown)
-    return CollectiveTimes(group.ranks, kinds, starts, lengths, first, len(group.kind) - len(shown))
+        group, count = each.group, len(each.last)
+        first = int(group.start.min())
+        if max_shown is not None and total > max_shown:
+            order = np.argsort(each.last, kind="stable")
+            count = max(1, len(order) * max_shown // total)
+            group = group.select(columns=np.sort(order[(len(order) - count) // 2 :][:count]))
+        left_out = len(each.last) - count
+        shown.append(CollectiveTimes(group.ranks, tuple(group.kind.tolist()), group.start, group.end, first, left_out))
+    return tuple(shown)
 
 
 def report_label(file: str) -> str:
@@ -190,20 +148,6 @@ def _rank_labels(files: Sequence[str], results: Sequence[ReportResult]) -> list[
         for file, result in zip(files, results, strict=True)
         for rank in result.ranks
     ]
-
-
-def _is_possible(group: MatchedCollectives, arrivals: Arrivals, clocks: Sequence[Clock], notes: list[str]) -> bool:
-    """Return whether the match is possible (no rank ends before all have begun); add a note if not."""
-    scatter = max(clock.scatter for clock in clocks)
-    tolerance = max(TOLERANCE_TO_SCATTER * scatter, MIN_TOLERANCE_NS)
-    count = int(np.count_nonzero(arrivals.last > arrivals.first_end + tolerance))
-    if count * MAX_IMPOSSIBLE_SHARE <= len(group.step):
-        return True
-    notes.append(
-        f"{group.name}: {count:,} of {len(group.step):,} matched collectives end on one rank before another begins, so "
-        "the match is wrong; none of them counts"
-    )
-    return False
 
 
 def _all_notes(

@@ -127,12 +127,11 @@ def collective_numbers(
     is_communication = (operations["class"] == "communication").to_numpy()
     first = 0
     for group in fleet.times:
-        arrivals = group.times()[0]
+        arrivals = group.start
         for row, rank in enumerate(group.ranks):
             if fleet.ranks[rank].report == report:
                 rows = np.flatnonzero(is_communication & (device == devices.index(fleet.ranks[rank].device)))
-                begin = group.start[row].values()
-                places = _places(begin, begin + group.length[row].values(), start[rows], end[rows])
+                places = _places(group.start[row], group.end[row], start[rows], end[rows])
                 known = places != NONE
                 numbers[rows[known]] = first + places[known]
                 earlier = (arrivals < arrivals[row]).sum(axis=0) + (arrivals[:row] == arrivals[row]).sum(axis=0)

@@ -1,4 +1,4 @@
-"""Figures per rank, measured apart for some ranks; then lags behind the other ranks, and one row per rank.
+"""Figures of each rank in each iteration, lags behind the other ranks, and one row per rank.
 
 From the rows follow the ranks that hold the others up, with their cause and cost, and advice for each kind of program.
 """
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,28 +17,14 @@ from numpy.typing import NDArray
 from traceview.intervals import Times
 from traceview.model.analysis import CAUSES
 from traceview.model.catalogue import read_toml
-from traceview.model.fleet import (
-    Advice,
-    Clock,
-    CollectiveGroup,
-    Heat,
-    PackedColumn,
-    Rank,
-    RankResult,
-    RankWork,
-    Steps,
-    Straggler,
-)
+from traceview.model.fleet import Advice, CollectiveGroup, Heat, Rank, RankResult, Straggler
 from traceview.model.program import Program
 from traceview.model.units import share
 from traceview.ranks.collectives import EMPTY
-from traceview.ranks.iterations import merge_bins, time_parts, with_counted_iterations
-from traceview.ranks.partials import ByKey, NumberedReports, ranks_of
-from traceview.ranks.waits import ABSENT, WAIT_SUMS, ArrivedGroup, FleetIterations, Waits, WaitSums, rows_by_rank
+from traceview.ranks.iterations import time_parts
+from traceview.ranks.waits import ABSENT, WAIT_SUMS, FleetIterations
 
-HEAT_FIGURES = ("wall", "own", "compute", "wait")
 MAX_ITERATIONS = 4000  # distinct iterations of all ranks together
-MAX_INT32 = np.iinfo(np.int32).max
 MIN_ITERATIONS = 3  # a rank with fewer is not judged
 STANDARD_ERROR = 1.2533 * 1.4826  # standard error of a median over the median absolute deviation, if scatter is normal
 
@@ -74,96 +59,25 @@ def fleet_iterations(ranks: Sequence[RankResult]) -> FleetIterations:
     return FleetIterations(numbers, numbers[~np.isin(numbers, warm_up)], present)
 
 
-@dataclass(frozen=True, slots=True)
-class FigurePlan:
-    """What a partial measure of the ranks' figures needs to know of all ranks.
+def build_heat(ranks: Sequence[RankResult], iterations: FleetIterations, waited: NDArray[np.int64]) -> Heat | None:
+    """Return the figures of each rank in each iteration, or None if no rank has iterations.
 
-    `clocks` has the clock of each rank. If `counted`, iterations are those of with_counted_iterations(). `shown` are
-    the collectives of each group that the timeline of all ranks has, and `merged_bins` the bins of work that it merges
-    into one.
+    `waited` has the waits of each rank in each iteration.
     """
-
-    groups: tuple[ArrivedGroup, ...]
-    clocks: tuple[Clock, ...]
-    iterations: FleetIterations
-    counted: bool
-    shown: tuple[Times, ...]
-    merged_bins: int
-
-
-@dataclass(frozen=True, slots=True)
-class RankRow:
-    """One rank: its time_parts(), a value for each iteration of the fleet (HEAT_FIGURES), and its part of the timeline.
-
-    `shown` has the start and the length of the shown collectives of each group of the rank.
-    """
-
-    parts: Mapping[str, Any]
-    heat: tuple[PackedColumn, ...]
-    work: RankWork | None
-    shown: Mapping[int, tuple[PackedColumn, PackedColumn]]
-
-
-@dataclass(frozen=True, slots=True)
-class RankMeasures:
-    """The waits of some ranks, and a row for each of them."""
-
-    waits: Waits
-    rows: ByKey[RankRow]
-
-    def merged(self, other: RankMeasures) -> RankMeasures:
-        """Return the figures of the ranks of both."""
-        return RankMeasures(self.waits.merged(other.waits), self.rows.merged(other.rows))
-
-
-def measure_figures(plan: FigurePlan, reports: NumberedReports) -> RankMeasures:
-    """Measure some ranks."""
-    sums = WaitSums(plan.groups, plan.iterations)
-    rows_of = rows_by_rank({number: group.group for number, group in enumerate(plan.groups)})
-    rows: ByKey[RankRow] = ByKey()
-    for index, result in ranks_of(reports):
-        rank = with_counted_iterations(result) if plan.counted else result
-        clock = plan.clocks[index]
-        shown = {}
-        for number, row in rows_of.get(index, ()):
-            start, end = rank.collectives.times(plan.groups[number].group.places[row], clock)
-            some = plan.shown[number]
-            shown[number] = PackedColumn.pack(start[some]), PackedColumn.pack((end - start)[some])
-        wait = sums.add(index, rank.collectives, clock)
-        rows[index] = RankRow(
-            time_parts(rank, plan.iterations.steady),
-            _heat_rows(rank.steps, plan.iterations.numbers, wait),
-            None if rank.work is None else merge_bins(rank.work, clock, plan.merged_bins),
-            shown,
-        )
-    return RankMeasures(sums.total(), rows)
-
-
-def _heat_rows(steps: Steps | None, numbers: Times, wait: Times) -> tuple[PackedColumn, ...]:
-    """Return the values of HEAT_FIGURES in each iteration, or ABSENT."""
-    rows = np.full((len(HEAT_FIGURES), len(numbers)), ABSENT, np.int64)
-    if steps is not None:
-        column = np.searchsorted(numbers, steps.number)
-        known = column < len(numbers)
-        column = column[known]
-        wall, exposed = steps.figure("wall")[known], steps.figure("exposed_communication")[known]
-        rows[:, column] = wall, wall - exposed, steps.figure("compute")[known], wait[column]
-    return tuple(PackedColumn.pack(row) for row in rows)
-
-
-def build_heat(rows: Sequence[RankRow], iterations: FleetIterations) -> Heat | None:
-    """Return the matrices, in 32 bits if that is enough, or None if no rank has iterations."""
     numbers = iterations.numbers
     if len(numbers) == 0:
         return None
-    matrices: dict[str, NDArray[Any]] = {name: np.empty((len(rows), len(numbers)), np.int32) for name in HEAT_FIGURES}
-    for index, row in enumerate(rows):
-        for name, column in zip(HEAT_FIGURES, row.heat, strict=True):
-            values = column.values()
-            if values.max() >= MAX_INT32:  # less by one, because the page adds one
-                matrices[name] = matrices[name].astype(np.int64, copy=False)
-            matrices[name][index] = values
-    return Heat(steps=numbers, steady=np.isin(numbers, iterations.steady).astype(np.int64), **matrices)
+    wall, own, compute, wait = np.full((4, len(ranks), len(numbers)), ABSENT, np.int64)
+    for row, rank in enumerate(ranks):
+        if (steps := rank.steps) is not None:
+            column = np.searchsorted(numbers, steps.number)
+            known = column < len(numbers)
+            column = column[known]
+            wall[row, column] = steps.wall[known]
+            own[row, column] = (steps.wall - steps.exposed_communication)[known]
+            compute[row, column] = steps.compute[known]
+            wait[row, column] = waited[row, column]
+    return Heat(numbers, np.isin(numbers, iterations.steady).astype(np.int64), wall, own, compute, wait)
 
 
 def measure_lags(heat: Heat, sets: Times) -> Lags:
@@ -226,43 +140,42 @@ class RankTable:
     reports: Sequence[int]  # index in `files`
     sets: Sequence[int]
     files: Sequence[str]
-    waits: Waits
-    heat: Heat | None
+    nodes: Sequence[int | None]  # of each report
+    steady: Times
+    sums: Mapping[str, Times]  # see Waits
     lags: Lags | None
 
-    def row(self, index: int, rank: RankResult, parts: Mapping[str, Any]) -> Rank:
-        """Return the row of a rank; `parts` are those of time_parts()."""
-        lags, heat, report = self.lags, self.heat, self.reports[index]
-        steady = EMPTY if heat is None else heat.steps[heat.steady == 1]
+    def row(self, index: int, rank: RankResult) -> Rank:
+        """Return the row of a rank."""
+        lags, report = self.lags, self.reports[index]
         judged = lags if lags is not None and lags.count[index] >= MIN_ITERATIONS else None
-        wait, bare_wait, caused, bare_caused = self._waits(index)
+        iterations = 0 if rank.steps is None else int(np.isin(rank.steps.number, self.steady).sum())
+        # Per steady iteration, or totals without such iterations.
+        prefix = "mean_" if iterations else ""
+        wait, bare_wait, caused, bare_caused = (
+            int(self.sums[prefix + name][index]) // max(iterations, 1) for name in WAIT_SUMS
+        )
         return Rank(
             label=self.labels[index],
             file=self.files[report],
             report=report,
             device=rank.device,
             gpu=rank.gpu,
-            iterations=0 if rank.steps is None else int(np.isin(rank.steps.number, steady).sum()),
+            iterations=iterations,
             time=None if rank.steps is None else rank.steps.time,
-            **parts,
+            **time_parts(rank, self.steady),
             lag=int(judged.lag[index]) if judged else None,
             noise=int(judged.noise[index]) if judged else None,
             wait=wait,
             bare_wait=bare_wait,
             caused=caused,
             bare_caused=bare_caused,
-            last_count=int(self.waits.rank_sum("last")[index]),
-            matched=int(self.waits.rank_sum("matched")[index]),
+            last_count=int(self.sums["last"][index]),
+            matched=int(self.sums["matched"][index]),
             set=self.sets[index],
             typical=int(lags.typical[index]) if lags is not None and lags.typical[index] != ABSENT else None,
+            node=self.nodes[report],
         )
-
-    def _waits(self, index: int) -> list[int]:
-        """Return WAIT_SUMS of a rank: per steady iteration, or their totals without such iterations."""
-        heat = self.heat
-        count = 0 if heat is None else int(np.count_nonzero((heat.steady == 1) & (heat.wall[index] >= 0)))
-        names = [f"mean_{name}" for name in WAIT_SUMS] if count else WAIT_SUMS
-        return [int(self.waits.rank_sum(name)[index]) // max(count, 1) for name in names]
 
 
 REMEDIES = Path(__file__).with_name("remedies.toml")

@@ -170,9 +170,9 @@ def _work(fleet: Fleet, columns: Columns, zero: int) -> list[dict[str, object]]:
                 "width": work.width,
                 "count": len(work.kernel),
                 "names": [plain(name, MAX_NAME) for name in work.names],
-                "kernel": columns.add(work.kernel.values() + 1),
+                "kernel": columns.add(work.kernel + 1),
                 **{
-                    name: columns.add(np.minimum(FULL, -(-getattr(work, name).values() * FULL // work.width)))
+                    name: columns.add(np.minimum(FULL, -(-getattr(work, name) * FULL // work.width)))
                     for name in WORK
                 },
             }
@@ -184,9 +184,8 @@ def _times(fleet: Fleet, columns: Columns, zero: int) -> tuple[list[dict[str, ob
     """Return the collectives of the page's timeline in the order of their last arrivals, and how many it leaves out."""
     shown: list[dict[str, object]] = []
     for group in fleet.times:
-        start, end = group.times()
-        order = np.argsort(start.max(axis=0), kind="stable")
-        start, end = start[:, order], end[:, order]
+        order = np.argsort(group.start.max(axis=0), kind="stable")
+        start, end = group.start[:, order], group.end[:, order]
         names = sorted(set(group.kind))
         kinds = np.array([names.index(group.kind[at]) for at in order], np.int64)
         shown.append(
