@@ -1,11 +1,13 @@
-"""Measure time and memory of `traceview fleet` over many ranks, with two local workers or with Dask.
+"""Measure time and memory of `traceview fleet` over many ranks: local workers, Dask, and the merge alone.
 
-    python benchmarks/fleet_scale.py [--sizes 100 300 1000] [--only local|dask]
+    python benchmarks/fleet_scale.py [--sizes 100 300 1000] [--only local|dask|merge]
 
 The Dask cluster is one of processes that starts without workers and grows to two. Prints a row for each size: wall
 time, processor time, both per report, peak memory of the main process and of the largest worker, and whether both ways
 gave the same bytes; then what `fleet` says. The reports are links to the four of a real run, on nodes of 8 ranks. One
 rank of 50 is the slow one of that run. Disk reads are not measured.
+
+`merge` makes results as large as they get, of 10,000 collectives and 2,000 iterations, and merges them in one process.
 """
 
 from __future__ import annotations
@@ -22,10 +24,22 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
+from traceview.intervals import Times
+from traceview.model.fleet import ReportResult
+from traceview.ranks.collectives import MAX_COLLECTIVES
+from traceview.ranks.iterations import MAX_ITERATIONS
+from traceview.ranks.measure_report import measure_report
+from traceview.ranks.merge import merge
+from traceview.report.fleet import render, to_json
+
 ROOT = Path(__file__).resolve().parent.parent
+PERIOD = 100_000_000  # ns from one iteration to the next
 WORKERS, RANKS_OF_A_NODE, RANKS_FOR_A_SLOW_ONE, NODES = 2, 8, 50, 16
 CLUSTER = f"""if True:
     from distributed import LocalCluster
@@ -146,12 +160,61 @@ def cluster(folder: Path) -> Iterator[tuple[str, int]]:
         process.communicate("\n", timeout=60)
 
 
+def large_result(report: ReportResult, shift: int) -> ReportResult:
+    """Return the result of one rank with the most collectives and iterations, on a clock that is `shift` ns ahead."""
+    [rank] = report.ranks
+    steps, collectives = rank.steps, rank.collectives
+    number = np.arange(MAX_ITERATIONS)
+    rows = np.flatnonzero(collectives.step == steps.number[len(steps.number) // 2])
+    rows = rows[np.arange(MAX_COLLECTIVES // MAX_ITERATIONS) % len(rows)]
+
+    def repeated(values: Times, by: int = 0) -> Times:
+        return (values[rows] + by * number[:, None]).reshape(-1)
+
+    def cycled(values: Times) -> Times:
+        return np.take(values, number % values.shape[-1], axis=-1)
+
+    moved = {name: repeated(getattr(collectives, name), PERIOD) + shift for name in ("start", "end")}
+    same = {name: repeated(getattr(collectives, name)) for name in ("kind", "channel", "hidden")}
+    step = np.repeat(number, len(rows))
+    figures = ("wall", "compute", "exposed_communication", "kernels", "idle")
+    large = replace(
+        rank,
+        steps=replace(steps, number=number, **{name: cycled(getattr(steps, name)) for name in figures}),
+        collectives=replace(collectives, step=step, **moved, **same),
+        start=rank.start + shift,  # different, because ranks with equal figures count as copies of one capture
+    )
+    return replace(report, ranks=(large,))
+
+
+def merge_large(size: int) -> None:
+    """Merge results in this process and print times and peak memory."""
+    reports = [measure_report(path) for path in sorted((ROOT / "samples" / "ranks").glob("slowhost*"))]
+    begin, before = time.monotonic(), peak_mb(os.getpid())
+    results = [large_result(reports[index % len(reports)], 7_654_321 * index) for index in range(size)]
+    made = peak_mb(os.getpid())
+    fleet = merge([f"rank{index:04}.sqlite" for index in range(size)], results)
+    merged, seconds = peak_mb(os.getpid()), time.monotonic() - begin
+    texts = to_json(fleet), render(fleet)
+    print(
+        f"{size:>8,} merged in {seconds:.1f} s; peak {before} MB before, {made} MB with the results, {merged} MB "
+        f"merged, {peak_mb(os.getpid())} MB with {sum(map(len, texts)) // 10**6} MB of JSON and page",
+        flush=True,
+    )
+
+
 def main() -> None:
     """Measure all sizes both ways and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 300, 1000])
-    parser.add_argument("--only", choices=("local", "dask"))
+    parser.add_argument("--only", choices=("local", "dask", "merge"))
     options = parser.parse_args()
+    if options.only == "merge":
+        for size in options.sizes:  # each in a process of its own
+            call = f"import fleet_scale; fleet_scale.merge_large({size})"
+            environment = ENVIRONMENT | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'benchmarks'}"}
+            subprocess.run([sys.executable, "-c", call], env=environment, check=True)
+        return
     print(f"{'reports':>8}{'read by':>18}{'wall':>9}{'CPU':>9}{'each':>9}{'first':>9}{'worker':>9}  same bytes")
     with tempfile.TemporaryDirectory() as name:
         nodes = reports_of_nodes(Path(name))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.captures import ROOT, sample
-from traceview.workers import python_command
+from traceview.process import python_command
 
 PACKAGES = ("traceview", "polars", "numpy", "click", "plotly", "isal", "tomli", "nvtx", "zstandard", "distributed")
 NOT_FROM_A_FILE = {*sys.builtin_module_names, "instrument"}

@@ -18,9 +18,9 @@ from traceview.model.trace import Trace, Window
 from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.normalise import normalise
 from traceview.normalise.limiters import with_limiters
+from traceview.process import return_freed_memory
 from traceview.read import read_capture
 from traceview.read.formats import named_capture
-from traceview.workers import return_freed_memory
 
 Progress = Callable[[str, float], None]
 

@@ -15,7 +15,6 @@ BENCHMARKS = ROOT / "benchmarks"
 # Arguments, in which `{report}` is a small capture and `{folder}` an empty one, and a text that the output has.
 RUNS = {
     "export.py": ("{report} 1", "parquet"),
-    "fleet_merge.py": ("--sizes 4 --collectives 40", "digest"),
     "fleet_scale.py": ("--sizes 2 --only local", "local"),
     "measured.py": ("{folder}/result.json 60 true", ""),
     "plain_scan.py": ("{report}", "rows"),

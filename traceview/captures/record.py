@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from traceview.errors import ReportError, RequestError
+from traceview.process import python_command
 from traceview.read.nsys_rep import installed_nsys, required_nsys, version_of_nsys
 from traceview.read.source import display_name
 from traceview.report.files import refuse_link
-from traceview.workers import python_command
 
 TRACED = "cuda,nvtx"  # with `osrt` some programs in PyTorch hang
 # CPU samples and context switches need permissions, and slow the program down.

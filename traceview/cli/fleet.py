@@ -68,7 +68,10 @@ PAGE = "fleet.overlap.html"
     help="A rank is a straggler when its own time exceeds the others' median by more than PERCENT and its noise.",
 )
 @click.option(
-    "--workers", type=click.IntRange(1, 512), metavar="N", help="Number of local processes.  [default: one per CPU, if they have memory]"
+    "--workers",
+    type=click.IntRange(1, 512),
+    metavar="N",
+    help="Number of local processes.  [default: one per CPU, if they have memory]",
 )
 @click.option(
     "--scheduler",

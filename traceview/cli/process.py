@@ -48,7 +48,7 @@ def main() -> None:
             signal.signal(signal.SIGINT, _handle_signal)
         if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # a program under nohup ignores SIGHUP
             signal.signal(signal.SIGHUP, _handle_signal)
-        from traceview.workers import limit_memory_and_threads
+        from traceview.process import limit_memory_and_threads
 
         limit_memory_and_threads()
         from traceview.cli import cli

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from traceview.intervals import BLOCK, Rows, Times, adjoining, blocks, rows_where
 from traceview.model.trace import EVERYTHING, Trace
-from traceview.workers import ThisProcess
 
 Result = TypeVar("Result")
 TIMES = ("start", "end")
@@ -97,13 +96,23 @@ THREADS = 2  # more share the same memory bus
 FEW_ROWS = BLOCK
 
 
+class _ThisThread(Executor):
+    """Makes each call in the thread that submits it."""
+
+    def submit(self, function: Callable[..., Result], /, *values: object, **named: object) -> Future[Result]:
+        """Return the result of the call."""
+        future: Future[Result] = Future()
+        future.set_result(function(*values, **named))
+        return future
+
+
 def measuring_threads(rows: int) -> Executor:
     """Return an executor for what is measured of `rows`. It has THREADS threads, or none if they gain nothing.
 
-    With few rows, threads wait for the interpreter. polars has one thread in processes that measure parts side by
-    side. They share the processors, and threads would add a fifth to their time.
+    With few rows, threads wait for the interpreter. polars has one thread in processes that read reports side by side.
+    They share the processors, and threads would add a fifth to their time.
     """
-    return ThreadPoolExecutor(THREADS) if rows > FEW_ROWS and pl.thread_pool_size() > 1 else ThisProcess()
+    return ThreadPoolExecutor(THREADS) if rows > FEW_ROWS and pl.thread_pool_size() > 1 else _ThisThread()
 
 
 def started_beside(function: Callable[[], Result]) -> Callable[[], Result]:

@@ -128,12 +128,16 @@ def find_reports(arguments: Sequence[str]) -> tuple[Path, ...]:
     Folders and patterns leave out a .nsys-rep whose .sqlite export is in the same folder. If a folder has a report of
     nsys, its traces of torch.profiler are left out. Traces are sorted by rank if each has a different rank.
 
-    Raises RequestError if such a folder has several traces of a rank, or nothing is named.
+    Raises RequestError if such a folder has several traces of a rank, an argument is an address, or nothing is named.
     """
     if not arguments:
         raise RequestError("no report is named; name .sqlite files, a folder or a pattern")
     reports: dict[str, Path] = {}
     for argument in arguments:
+        if "://" in argument:
+            raise RequestError(
+                f"{_printable(argument)}: addresses are not read; copy the reports here, or mount the store"
+            )
         paths = _reports_of(argument)
         if not paths:
             raise NotFoundError(

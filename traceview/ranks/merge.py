@@ -56,12 +56,12 @@ def merge(
     labels = _rank_labels(files, results)
     aligned = align_iterations([rank for result in results for rank in result.ranks], reports)
     ranks = aligned.ranks
-    matches, unmatched = match_collectives(ranks, labels, anchored=aligned.anchored)
+    groups, unmatched = match_collectives(ranks, labels, anchored=aligned.anchored)
     notes = [*aligned.notes, *(unmatched if len(ranks) > 1 else ())]
-    matched = [group for match in matches for group in split_by_common_ends(match, report_of, labels, notes)]
-    clocks = estimate_clocks(matched, report_of, [result.epoch for result in results], files)
+    groups = [group for match in groups for group in split_by_common_ends(match, report_of, labels, notes)]
+    clocks = estimate_clocks(groups, report_of, [result.epoch for result in results], files)
     iterations = fleet_iterations(ranks)
-    groups = _possible_groups(matched, [clocks[report] for report in reports], notes)
+    groups = _possible_groups(groups, [clocks[report] for report in reports], notes)
     arrived = [measure_arrivals(group, iterations) for group in groups]
     waits = measure_waits(arrived, iterations)
     heat = build_heat(ranks, iterations, waits.by_iteration)

@@ -20,7 +20,7 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
-from traceview.workers import NO_WORKING_FOLDER, limit_memory_and_threads
+from traceview.process import NO_WORKING_FOLDER, limit_memory_and_threads
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")

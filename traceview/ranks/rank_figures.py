@@ -140,7 +140,7 @@ class RankTable:
     reports: Sequence[int]  # index in `files`
     sets: Sequence[int]
     files: Sequence[str]
-    nodes: Sequence[int | None]  # of each report
+    nodes: Sequence[int | None]  # one for each report
     steady: Times
     sums: Mapping[str, Times]  # see Waits
     lags: Lags | None

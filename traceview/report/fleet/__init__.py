@@ -171,10 +171,7 @@ def _work(fleet: Fleet, columns: Columns, zero: int) -> list[dict[str, object]]:
                 "count": len(work.kernel),
                 "names": [plain(name, MAX_NAME) for name in work.names],
                 "kernel": columns.add(work.kernel + 1),
-                **{
-                    name: columns.add(np.minimum(FULL, -(-getattr(work, name) * FULL // work.width)))
-                    for name in WORK
-                },
+                **{name: columns.add(np.minimum(FULL, -(-getattr(work, name) * FULL // work.width))) for name in WORK},
             }
         )
     return shown
