@@ -48,11 +48,10 @@ def test_signal_keeps_old_outputs(interrupt: ModuleType, command: str, number: s
 
 
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP", "WORKER"])
-@pytest.mark.parametrize("command", ["parts", "fleet"])
-def test_signal_while_workers_start(interrupt: ModuleType, command: str, number: str) -> None:
+def test_signal_while_workers_start(interrupt: ModuleType, number: str) -> None:
     """No worker prints a traceback, none still runs, and no temporary folder is left."""
     for after in (0.8,) if number == "WORKER" else (0.4, 0.8):
-        _, _, wrong = interrupt.attempt(command, sample("cudagraph.sqlite"), number, after, group=number != "WORKER")
+        _, _, wrong = interrupt.attempt("fleet", sample("cudagraph.sqlite"), number, after, group=number != "WORKER")
         assert wrong == [], after
 
 

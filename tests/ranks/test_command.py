@@ -260,7 +260,7 @@ def test_cluster_with_tls(tmp_path: Path) -> None:
 
 
 def test_help_warns_about_the_scheduler(traceview: Command) -> None:
-    assert "can run code on this machine" in " ".join(traceview("fleet", "--help").out.split())
+    assert "can run code on this machine" in " ".join(traceview("fleet", "--help-all").out.split())
 
 
 def functions_sampled(address: str) -> list[str]:

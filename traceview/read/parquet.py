@@ -16,12 +16,12 @@ from pathlib import Path
 import polars as pl
 
 from traceview.errors import DamagedExportError, ReportError
+from traceview.process import python_command
 from traceview.read import raw
 from traceview.read.raw import RawCapture
 from traceview.read.source import DecodedSize, display_name, private_folder, size_text
 from traceview.read.sqlite.database import META_TABLES, version_text
 from traceview.read.sqlite.reader import write_sqlite
-from traceview.workers import python_command
 
 SUFFIXES = (".parquet", ".arrow")
 EXPORT_AGAIN = "export it again: nsys export --type parquetdir REPORT.nsys-rep"
