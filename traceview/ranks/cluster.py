@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import suppress
 from importlib import import_module
 from time import monotonic
@@ -41,8 +41,10 @@ def on_cluster(
     client = _connected_client(address, name)
     try:
         _check_workers(client, name)
-        executor: Executor = client.get_executor(pure=False, retries=RETRIES)
-        running = {executor.submit(_unwatched, function, job): index for index, job in enumerate(jobs)}
+        executor: Any = client.get_executor(pure=False, retries=RETRIES)
+        running: dict[Future[Result], int] = {
+            executor.submit(_unwatched, function, job): index for index, job in enumerate(jobs)
+        }
         seen = monotonic()
         while running:
             done = wait(running, POLL_SECONDS, FIRST_COMPLETED).done
@@ -64,7 +66,7 @@ def on_cluster(
         client.close()  # the cluster forgets the calls of this client
 
 
-def _result(future: Future[Result]) -> Result | str:
+def _result(future: Future[Any]) -> Any:
     """Return the result of a call, or why it has none."""
     try:
         return future.result()

@@ -149,14 +149,14 @@ def starting_workers() -> Iterator[None]:
     is_quiet = not os.environ.get("TRACEVIEW_DEBUG") and sys.__stderr__ is not None
     prefix = NO_WORKING_FOLDER + NO_ERROR_OUTPUT * is_quiet
 
-    def start_safely(path: Any, arguments: Sequence[Any], descriptors: Sequence[int]) -> int:
-        words = list(arguments)
+    def start_safely(path: bytes, args: Sequence[Any], passfds: Sequence[int]) -> int:
+        words = list(args)
         code = words.index("-c") + 1
         words[code] = prefix + words[code]
         # multiprocessing unblocks some signals when it has started its resource tracker.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         try:
-            return start(path, words, descriptors)
+            return start(path, words, passfds)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
