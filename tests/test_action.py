@@ -21,9 +21,12 @@ yaml = pytest.importorskip("yaml")
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
 BASH = shutil.which("bash") or "/bin/bash"
 STEPS = {step["name"]: step for step in ACTION["runs"]["steps"]}
-# What `gh` does here: it notes each call, and lists a comment after the first one is written.
+# What `gh` does here: it lists the artifacts in `artifacts.json`, gives the one in `kept.zip`, notes each other call,
+# and, after the first comment is written, lists one.
 GH = """#!/bin/bash
 case "$*" in
+  *artifacts\\?name=*) jq -r "${@: -1}" < "$RUNNER_TEMP/artifacts.json" ;;
+  *artifacts/7/zip) cat "$RUNNER_TEMP/kept.zip" ;;
   *--paginate*) if [ -e "$RUNNER_TEMP/calls" ]; then echo 77; fi ;;
   *) echo "$*" >> "$RUNNER_TEMP/calls" ;;
 esac
@@ -64,13 +67,15 @@ class Runner:
         )
 
     def value(self, text: str, given: dict[str, str]) -> str:
-        expression = re.fullmatch(r"\$\{\{ (?:toJSON\()?([\w.]+)\)? \}\}", text)
+        expression = re.fullmatch(r"\$\{\{ (?:toJSON\()?([\w.]+)\)?(?: \|\| ([\w.]+))? \}\}", text)
         assert expression is not None, f"{text}: an input reaches the shell as a variable"
-        name = expression[1].rpartition(".")[2]
-        return given[name] if name in given else self.outputs()[name]
+        first, second = (part and part.rpartition(".")[2] for part in expression.groups())
+        values = given | self.outputs() | given
+        return values[first] if second is None else values.get(first) or values.get(second, "")
 
     def outputs(self) -> dict[str, str]:
-        lines = (self.folder / "output").read_text().splitlines()
+        path = self.folder / "output"
+        lines = path.read_text().splitlines() if path.exists() else []
         return dict(line.split("=", 1) for line in lines)
 
 
@@ -84,7 +89,19 @@ def captures(before: str, after: str) -> dict[str, str]:
 
 
 def comment(runner: Runner, matrix: str = "null") -> subprocess.CompletedProcess[str]:
-    return runner.run("Comment", token="t", number="12", command="compare", key="", matrix=matrix)
+    assert runner.run("Key", command="compare", key="", matrix=matrix).returncode == 0
+    return runner.run("Comment", token="t", number="12")
+
+
+def kept(runner: Runner, *artifacts: dict[str, object]) -> subprocess.CompletedProcess[str]:
+    """Run the step that gets the document of main from the artifacts of the repository."""
+    (runner.folder / "artifacts.json").write_text(json.dumps({"artifacts": artifacts}))
+    return runner.run("Base", token="t", key="0", base_ref="main")
+
+
+def artifact(number: int, branch: str = "main", repository: int = 1, expired: bool = False) -> dict[str, object]:
+    run = {"head_branch": branch, "repository_id": 1, "head_repository_id": repository}
+    return {"id": number, "expired": expired, "workflow_run": run}
 
 
 def test_gate_fails_after_the_report(runner: Runner) -> None:
@@ -107,6 +124,34 @@ def test_gate_fails_after_the_report(runner: Runner) -> None:
     assert runner.run("Gate").returncode == 1
 
 
+@pytest.mark.skipif(shutil.which("jq") is None, reason="needs jq, whose expressions gh evaluates")
+def test_document_of_main_is_the_base(runner: Runner) -> None:
+    """The document that a run of main keeps is what a pull request is compared with."""
+    given = {"command": "compare", "before": "", "after": str(sample("dual.sqlite")), "gate": "regression"}
+    assert kept(runner).stdout.startswith("::notice::no run of main has kept a document yet")
+    assert runner.run("Document", **given).returncode == 0
+    assert runner.run("Report", **given).returncode == 0 and not runner.summary.exists()
+    assert STEPS["Keep"]["with"]["path"] == "${{ steps.document.outputs.document }}"
+    with ZipFile(runner.folder / "kept.zip", "w") as archive:
+        document = Path(runner.outputs()["document"])
+        archive.write(document, document.name)
+    (runner.folder / "output").unlink()
+    others = (artifact(9, expired=True), artifact(8, repository=2), artifact(6, branch="other"))
+    assert kept(runner, *others).stdout.startswith("::notice::") and kept(runner, *others, artifact(7)).stdout == ""
+    assert Path(runner.outputs()["kept"]).read_bytes() == document.read_bytes()
+    done = runner.run("Report", **given | {"after": str(sample("serial.sqlite"))})
+    assert done.returncode == 0, done.stderr
+    assert (runner.outputs()["code"], runner.outputs()["verdict"]) == ("1", "slower")
+    assert "`base.json` → `serial.sqlite`: slower" in runner.summary.read_text()
+
+
+def test_kept_document_that_may_not_be_read(runner: Runner) -> None:
+    (runner.folder / "bin" / "gh").write_text("#!/bin/bash\necho 'gh: Forbidden (HTTP 403)' >&2; exit 1\n")
+    done = kept(runner)
+    assert done.returncode == 2 and done.stdout.count("\n") == 1
+    assert done.stdout.startswith("::error::the kept document cannot be read: gh: Forbidden (HTTP 403)")
+
+
 def test_hostile_inputs_are_not_run(runner: Runner) -> None:
     hostile = "$(touch ran); `touch ran`"
     done = runner.run("Report", command="compare", before=hostile, after=str(sample("dual.sqlite")), gate="")
@@ -126,7 +171,7 @@ def test_passed_gate_and_refused_comment(runner: Runner) -> None:
         assert done.returncode == 0 and done.stdout.startswith("::warning::") and reason in done.stdout
     (runner.folder / "bin" / "gh").unlink()
     runner.variables["PATH"] = str(runner.folder / "bin")
-    done = comment(runner)
+    done = runner.run("Comment", token="t", number="12")
     assert (done.returncode, done.stdout.count("has no program gh")) == (0, 1)
 
 
@@ -197,6 +242,6 @@ def test_inputs_and_outputs_exist() -> None:
     text = json.dumps(ACTION)
     used = set(re.findall(r"\binputs\.(\w+)", text))
     assert used == set(ACTION["inputs"])
-    assert all("${{" not in step["run"] for step in STEPS.values())
+    assert all("${{" not in step.get("run", "") for step in STEPS.values())
     results: dict[str, Any] = ACTION["outputs"]
     assert {re.findall(r"outputs\.(\w+)", item["value"])[0] for item in results.values()} == set(results)

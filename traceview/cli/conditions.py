@@ -276,7 +276,7 @@ def _why_unmeasured(condition: Condition, document: Mapping[str, Any]) -> str:
     """Return the reason that the document states for a figure that it lacks, or else the nearest path with one."""
     path = condition.quantity.path
     first, *keys = re.findall(KEY, path)
-    stated = _notes(first, document)
+    stated = [text for key in (first, *keys) for text in _notes(key, document)]
     rows = document.get(first)
     row = rows[0] if isinstance(rows, list) and rows else rows
     if isinstance(row, dict) and keys and keys[0] in row:

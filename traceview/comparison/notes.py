@@ -40,7 +40,7 @@ def comparison_notes(
     return (
         *(Note(name, text) for name, some in texts.items() for text in some),
         *(
-            Note("document", text, ("parts", "host", "lines", "kernels"))
+            Note("document", text, ("parts", "idle", "host", "lines", "kernels"))
             for text in _document_notes(files, analyses, cut)
         ),
     )
@@ -169,7 +169,7 @@ def _process_notes(files: Sequence[str], analyses: Sequence[Report]) -> Iterator
 
 def _document_notes(files: Sequence[str], analyses: Sequence[Report], cut: str) -> Iterator[str]:
     """Say what documents lack."""
-    medians = "medians of the parts, " if cut == "gpu" else ""
+    medians = "medians of parts (`mean_parts` has means), " if cut == "gpu" else ""
     for file, analysis in zip(files, analyses, strict=True):
         if not isinstance(analysis, AnalysisDocument):
             continue
