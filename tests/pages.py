@@ -8,11 +8,11 @@ from functools import cache
 import polars as pl
 
 from tests.captures import analyzed, sample
-from traceview.engine.analyze import AnalyzedCapture, analyze_trace
+from traceview.engine.model import AnalyzedCapture
 from traceview.engine.page import page_inputs
 from traceview.model.analysis import Analysis, AnalysisOptions
 from traceview.model.timeline.events import PageInputs
-from traceview.pipeline import analyze
+from traceview.pipeline import analyze, analyze_trace
 
 KEPT = 6  # analyses; a module of tests uses one or two
 _captures: dict[int, tuple[Analysis, AnalyzedCapture]] = {}  # by id of the analysis, the last ones

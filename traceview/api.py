@@ -11,20 +11,18 @@ from typing import Any, Literal
 
 import polars as pl
 
-from traceview.engine.analyze import analyze_trace
 from traceview.engine.page import page_inputs
 from traceview.errors import RequestError
 from traceview.exporters import FORMATS, check_output, collect, write
 from traceview.exporters.tables import declared_frame
-from traceview.measure.activity import window_of_range
 from traceview.model.analysis import Analysis, NotMeasured
 from traceview.model.columns import Table
 from traceview.model.comparison import Comparison
 from traceview.model.fleet import Fleet
-from traceview.model.trace import Trace, Window
+from traceview.model.trace import Trace
 from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.model.whatif import WhatIf
-from traceview.pipeline import analyze, open_trace
+from traceview.pipeline import TimeWindow, analyze, analyze_trace, narrowed_trace, open_trace
 from traceview.ranks.merged_trace import with_answers
 from traceview.replay import prediction
 from traceview.replay.changes import ranks as data_parallel
@@ -84,7 +82,7 @@ def export(
     path: str | Path,
     *,
     format: Format = "perfetto",
-    window: Window | None = None,
+    window: TimeWindow = None,
     range_name: str | None = None,
     device: str | None = None,
 ) -> None:
@@ -94,7 +92,7 @@ def export(
         capture: A path, a Trace or an Analysis.
         path: The file or, for "parquet", the folder. A file that ends with .gz is compressed.
         format: "perfetto" or "parquet".
-        window: Export only this part of the capture, in ns on its clock.
+        window: Export only this part of the capture, as in `analyze`.
         range_name: Export only the time of the NVTX ranges with this name.
         device: Export only this GPU, for example "GPU 0", and its processes.
 
@@ -108,10 +106,10 @@ def export(
     check_output(format, Path(path))
     trace = capture.trace if isinstance(capture, Analysis) else capture
     trace = trace if isinstance(trace, Trace) else open_trace(trace)
-    window = window if range_name is None else window_of_range(trace, range_name)
-    contents = collect(trace if window is None else trace.with_window(window), device)
+    contents = collect(narrowed_trace(trace, window, range_name), device)
     if format == "perfetto":
-        analysis = capture if isinstance(capture, Analysis) and window is None and device is None else None
+        is_whole = window is None and range_name is None and device is None
+        analysis = capture if isinstance(capture, Analysis) and is_whole else None
         contents = with_answers(contents, device, analysis)
     write(contents, format, Path(path))
 

@@ -2,18 +2,25 @@
 
     read → normalise → measure → find → price → predict → report
 
-engine/analyze.py has the steps after normalise.
+`analyze_trace` has the steps after normalise; commands and Python take the same way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from traceview.engine.analyze import analyze_trace
+from traceview.engine.findings import find
+from traceview.engine.measure import TraceWork, measure_capture
 from traceview.engine.memory import check_fits
+from traceview.engine.model import AnalyzedCapture, Modelled, model_capture
+from traceview.errors import RequestError
 from traceview.measure.activity import window_of_range
+from traceview.measure.shared_work import started_beside
 from traceview.model.analysis import Analysis, AnalysisOptions
+from traceview.model.times import window_of_times
 from traceview.model.trace import Trace, Window
 from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.normalise import normalise
@@ -21,8 +28,11 @@ from traceview.normalise.limiters import with_limiters
 from traceview.process import return_freed_memory
 from traceview.read import read_capture
 from traceview.read.formats import named_capture
+from traceview.replay.gains import with_gains
+from traceview.rules.answer import with_answer
 
 Progress = Callable[[str, float], None]
+TimeWindow = Window | tuple[str | None, str | None] | None
 
 
 def open_trace(path: str | Path) -> Trace:
@@ -40,10 +50,69 @@ def open_trace(path: str | Path) -> Trace:
     return trace
 
 
+def narrowed_trace(trace: Trace, window: TimeWindow, range_name: str | None) -> Trace:
+    """Return the trace in a window of time, or in that of an NVTX range. Raises RequestError.
+
+    `window` is in ns on the capture's clock, or has two texts from its start on, such as ("120ms", None).
+    """
+    if range_name is not None:
+        return trace.with_window(window_of_range(trace, range_name))
+    chosen = window if isinstance(window, Window) or window is None else window_of_times(trace, *window)
+    return trace if chosen is None else trace.with_window(chosen)
+
+
+def analyze_trace(trace: Trace, options: AnalysisOptions | None = None) -> AnalyzedCapture:
+    """Analyze a trace inside its window. Raises TraceviewError if the options do not fit it."""
+    options = options or AnalysisOptions()
+    work = TraceWork.from_trace(trace, options.device)
+    measured = measure_capture(work, options)
+    modelled = started_beside(partial(model_capture, measured))  # while rules look at the capture
+    analysis = _with_findings(work, measured, modelled)
+
+    def other_part() -> Analysis | None:
+        if all(use.window == use.steady.window for use in measured.devices):
+            return None
+        return _with_findings(work, replace(measured, whole=not measured.whole), modelled)
+
+    return AnalyzedCapture(analysis, modelled().changes, work, other_part)
+
+
+def _with_findings(work: TraceWork, measured: Analysis, modelled: Callable[[], Modelled]) -> Analysis:
+    """Return an analysis with its findings by gain, its notes and its answer."""
+
+    def priced() -> Analysis:
+        return replace(modelled().analysis, whole=measured.whole)
+
+    findings, notes = find(work, measured, priced)
+    analysis = priced()
+    findings = with_gains(analysis, findings, modelled().changes)
+    return with_answer(replace(analysis, findings=findings, notes=(*analysis.notes, *notes)))
+
+
+def analyze_capture(
+    report: str | Path | Trace,
+    options: AnalysisOptions,
+    *,
+    window: TimeWindow = None,
+    range_name: str | None = None,
+    others: Sequence[str | Path] = (),
+    progress: Progress | None = None,
+) -> AnalyzedCapture:
+    """Read and analyze a capture: what `traceview analyze` and `analyze` call. Raises TraceviewError."""
+    if range_name is not None and window not in (None, (None, None)):
+        raise RequestError("--range and --from/--to narrow the same window; use one of them")
+    report_step = progress or (lambda _step, _done: None)
+    report_step("read", 0.0)
+    trace = report if isinstance(report, Trace) else open_trace(report)
+    trace = narrowed_trace(trace, window, range_name)
+    report_step("measure", 0.35)
+    return analyze_trace(with_limiters(trace, others), options)
+
+
 def analyze(
     report: str | Path | Trace,
     *,
-    window: Window | None = None,
+    window: TimeWindow = None,
     range_name: str | None = None,
     device: str | None = None,
     iteration: str | None = None,
@@ -58,7 +127,7 @@ def analyze(
 ) -> Analysis:
     """Measure a capture and find what costs GPU time.
 
-    `window` (ns on the capture's clock) or `range_name` (an NVTX range) restricts every figure to a time window.
+    `window` (see narrowed_trace) or `range_name` (an NVTX range) restricts every figure to a time window.
     `device` selects one GPU. `iteration` is a regular expression on range names. `skip` is the number of warm-up
     iterations. `whole` looks for findings in the whole window, not in the steady part. `top` is the number of longest
     gaps to list; all gaps are counted. `flops_per_iteration` are the floating-point operations of an iteration on one
@@ -70,14 +139,8 @@ def analyze(
 
     Raises TraceviewError (see errors.py) if the analysis fails.
     """
-    report_step = progress or (lambda _step, _done: None)
-    report_step("read", 0.0)
-    report = report if isinstance(report, Trace) else named_capture(Path(report))
-    trace = report if isinstance(report, Trace) else open_trace(report)
-    if range_name is not None:
-        window = window_of_range(trace, range_name)
-    if window is not None:
-        trace = trace.with_window(window)
-    report_step("measure", 0.35)
+    report = report if isinstance(report, Trace) else named_capture(Path(report))  # warns in the caller's name
     options = AnalysisOptions(device, iteration, skip, top, whole, flops_per_iteration, costs, unprofiled_ns)
-    return analyze_trace(with_limiters(trace, others), options).analysis
+    return analyze_capture(
+        report, options, window=window, range_name=range_name, others=others, progress=progress
+    ).analysis

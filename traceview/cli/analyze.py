@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -24,10 +23,8 @@ from traceview.cli.options import (
     REPORT,
     VERBOSE,
     analysis_options,
-    check_window,
     fail_if_option,
     given_ns,
-    narrowed,
     page_path,
     parse_size,
 )
@@ -43,7 +40,7 @@ from traceview.errors import RequestError
 from traceview.report.files import refuse_link
 
 if TYPE_CHECKING:
-    from traceview.engine.analyze import AnalyzedCapture
+    from traceview.engine.model import AnalyzedCapture
 
 
 @command(
@@ -92,6 +89,10 @@ def analyze(
     junit: Path | None,
     verbose: bool,
     quiet: bool,
+    start: str | None,
+    end: str | None,
+    range_name: str | None,
+    unprofiled_ms: float | None,
     **options: Any,
 ) -> None:
     """Analyze REPORT: write one offline HTML page and print a summary.
@@ -118,7 +119,17 @@ def analyze(
 
     chosen = conditions_of("analyze", conditions)
     with progress(quiet) as step:
-        capture = measure_report(report, step, others=others, **options)
+        from traceview.model.analysis import AnalysisOptions
+        from traceview.pipeline import analyze_capture
+
+        capture = analyze_capture(
+            report,
+            AnalysisOptions(unprofiled_ns=given_ns(unprofiled_ms), **options),
+            window=(start, end),
+            range_name=range_name,
+            others=others,
+            progress=step,
+        )
         analysis = capture.analysis
         checks = check_results(chosen, partial(document, analysis))
         step("write", 0.95)
@@ -134,31 +145,6 @@ def analyze(
     if opened and page is not None:
         click.launch(page.resolve().as_uri())
     exit_if_failed(checks, junit)
-
-
-def measure_report(
-    report: Path,
-    step: Callable[[str, float], None],
-    *,
-    start: str | None,
-    end: str | None,
-    range_name: str | None,
-    unprofiled_ms: float | None,
-    others: tuple[Path, ...] = (),
-    **options: Any,
-) -> AnalyzedCapture:
-    """Read and measure a report with the options of `analysis_options`. Raises TraceviewError."""
-    check_window(start, end, range_name)
-    from traceview.engine.analyze import analyze_trace
-    from traceview.model.analysis import AnalysisOptions
-    from traceview.normalise.limiters import with_limiters
-    from traceview.pipeline import open_trace
-
-    chosen = AnalysisOptions(unprofiled_ns=given_ns(unprofiled_ms), **options)
-    step("read", 0.0)
-    trace = narrowed(open_trace(report), start, end, range_name)
-    step("measure", 0.35)
-    return analyze_trace(with_limiters(trace, others), chosen)
 
 
 def _to_html(capture: AnalyzedCapture, detail: int | None) -> str:

@@ -15,7 +15,6 @@ from traceview.cli.options import (
     OUTPUT,
     SILENT,
     check_window,
-    narrowed,
     reading_options,
     window_options,
 )
@@ -103,12 +102,12 @@ def export(
     with progress(quiet) as step:
         from traceview.exporters import collect, pieces
         from traceview.exporters import write as write_export
-        from traceview.pipeline import open_trace
+        from traceview.pipeline import narrowed_trace, open_trace
 
         step("read", 0.0)
         trace = open_trace(report)
         step("collect", 0.3)
-        contents = collect(narrowed(trace, start, end, range_name), device)
+        contents = collect(narrowed_trace(trace, (start, end), range_name), device)
         if form == "perfetto":
             from traceview.ranks.merged_trace import with_answers
 

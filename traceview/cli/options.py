@@ -17,7 +17,7 @@ from traceview.errors import RequestError
 from traceview.report.files import is_stdout, named_output
 
 if TYPE_CHECKING:
-    from traceview.model.trace import Trace
+    pass
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
@@ -217,15 +217,6 @@ _RANGE = click.option(
     metavar="NVTX",
     help="Use the window from the first start to the last end of the NVTX ranges of this name.",
 )
-
-
-def narrowed(trace: Trace, start: str | None, end: str | None, range_name: str | None) -> Trace:
-    """Return the trace in the window of `window_options`. Raises RequestError."""
-    from traceview.measure.activity import window_of_range
-    from traceview.model.times import window_of_times
-
-    window = window_of_times(trace, start, end) if range_name is None else window_of_range(trace, range_name)
-    return trace if window is None else trace.with_window(window)
 
 
 def check_window(start: str | None, end: str | None, range_name: str | None) -> None:

@@ -94,19 +94,15 @@ def whatif(
     assert isinstance(report, Path), "the type of CAPTURE's paths"
     check_capture(report)
     check_outputs((report,), (html_path, json_path))
-    from traceview.engine.analyze import analyze_trace
     from traceview.model.analysis import AnalysisOptions, NotMeasured
-    from traceview.pipeline import open_trace
+    from traceview.pipeline import analyze_capture
     from traceview.replay.changes import ranks as data_parallel
     from traceview.replay.prediction import whatif as run
     from traceview.report.whatif import render_bounds, to_json
 
     with progress(quiet) as step:
-        step("read", 0.0)
-        trace = open_trace(report)
-        step("measure", 0.35)
         options = AnalysisOptions(iteration=iteration, skip=skip, unprofiled_ns=given_ns(unprofiled_ms))
-        capture = analyze_trace(trace, options)
+        capture = analyze_capture(report, options, progress=step)
         analysis = capture.analysis
         step("predict", 0.95)
         more = (data_parallel(ranks, gradients),) if ranks and gradients else ()

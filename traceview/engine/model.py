@@ -6,12 +6,14 @@ about the same model as the capture; rates of copies and the speed of the host a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
+from traceview.engine.measure import TraceWork
 from traceview.model.analysis import Analysis, Iterations
 from traceview.model.sizes import WorkSizes
 from traceview.model.trace import Trace, Window
@@ -112,6 +114,19 @@ def with_unprofiled_part(
         notes=(*analysis.notes, *new),
     )
     return whole, part
+
+
+class AnalyzedCapture(NamedTuple):
+    """An analysis, and what a page needs of the capture (engine/page.py).
+
+    `changes` are those of its model. `other_part` returns the analysis of the window instead of the steady part, or the
+    reverse; None if they are the same.
+    """
+
+    analysis: Analysis
+    changes: Changes | None
+    work: TraceWork
+    other_part: Callable[[], Analysis | None]
 
 
 class Modelled(NamedTuple):

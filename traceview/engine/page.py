@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import polars as pl
 
-from traceview.engine.analyze import AnalyzedCapture
+from traceview.engine.model import AnalyzedCapture
 from traceview.measure import measure_counters
 from traceview.measure.charts import measure_charts
 from traceview.measure.host import THREAD_STACKS

@@ -13,14 +13,13 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from traceview.engine.analyze import analyze_trace
 from traceview.errors import RequestError
 from traceview.exporters import ExportContents, collect
 from traceview.exporters.perfetto import PlacedCapture, merged_pieces
 from traceview.intervals import Times
 from traceview.model.analysis import Analysis, AnalysisOptions, NotMeasured
 from traceview.model.fleet import Clock, Fleet
-from traceview.pipeline import open_trace
+from traceview.pipeline import analyze_trace, open_trace
 from traceview.ranks.analyze_reports import report_names
 from traceview.ranks.measure_report import measure_trace
 from traceview.ranks.merge import merge, report_label

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from traceview.engine.analyze import analyze_trace
 from traceview.errors import RequestError
 from traceview.intervals import Times
 from traceview.model.analysis import Analysis, AnalysisOptions
@@ -22,7 +21,7 @@ from traceview.model.fleet import Fleet
 from traceview.model.trace import Note, names_match
 from traceview.model.units import duration
 from traceview.model.whatif import NotApplicable, Prediction, WhatIf
-from traceview.pipeline import open_trace
+from traceview.pipeline import analyze_trace, open_trace
 from traceview.ranks.analyze_reports import report_names
 from traceview.ranks.measure_report import measure_trace
 from traceview.ranks.merge import merge
