@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -21,13 +21,13 @@ from traceview.measure.gaps import ThreadStates
 from traceview.measure.host import HostIdle, with_host_states
 from traceview.measure.iterations import build_iterations
 from traceview.measure.iterations.times import MeasuredDevices, breakdown
+from traceview.measure.notes import capture_notes
 from traceview.measure.nvtx import Projection, project_operations
 from traceview.measure.places import Places, locate_operations
 from traceview.measure.run import calls_time, run_time
 from traceview.measure.sync import measure_host
 from traceview.model.analysis import Analysis, AnalysisOptions, DeviceUse, Iterations, NotMeasured
-from traceview.model.columns import Table
-from traceview.model.trace import Note, ReportInfo, Trace
+from traceview.model.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,7 @@ def measure_capture(capture: TraceWork, options: AnalysisOptions) -> Analysis:
         capture.host_idle,
     )
     tables = fill_tables(all_measures(), given, CaptureMeasure)
+    unmatched = count_unmatched(trace)
     calls = calls_time(trace) if trace.window is None else None
     return Analysis(
         info=trace.info,
@@ -91,9 +92,9 @@ def measure_capture(capture: TraceWork, options: AnalysisOptions) -> Analysis:
         devices=devices,
         host=host,
         tables=tables,
-        notes=tuple(_notes(trace.info, devices, tables, iterations)),
+        notes=tuple(capture_notes(trace, devices, tables, iterations, unmatched)),
         iterations=iterations,
-        unmatched=count_unmatched(trace),
+        unmatched=unmatched,
         whole=options.whole,
         run=run_time([work.window for work in activities], calls),
         options=options,
@@ -118,19 +119,3 @@ def _with_steady_part(
     steady = work.clip(steady_window(iterations, work.window))
     device = with_steady_part(capture.trace, capture.threads, device, steady, capture.places)
     return with_longest_gaps(capture.trace, with_host_states(capture.host_idle, device), top)
-
-
-def _notes(
-    info: ReportInfo, devices: Sequence[DeviceUse], tables: Mapping[str, Table], iterations: Iterations | NotMeasured
-) -> Iterator[Note]:
-    """Yield notes on what the capture lost, what was left out of it, and what is not measured."""
-    yield from info.health
-    yield from info.left_out
-    lost_ranges = any(note.id == "lost_ranges" for note in info.health)
-    every = [table for device in devices for table in device.tables.values()] + list(tables.values())
-    for table in {table.name: table for table in every if table.not_measured}.values():
-        kind = "package" if table.package else "no"
-        if not (lost_ranges and table.name == "nvtx"):
-            yield Note(f"{kind}_{table.name}", str(table.not_measured), affects=(table.name,))
-    if isinstance(iterations, NotMeasured):
-        yield Note("no_iterations", iterations.reason, affects=("iterations",))

@@ -22,7 +22,7 @@ from traceview.measure.overlap import Copies
 from traceview.model.analysis import Analysis, DeviceUse, Gaps, HostUse, NotMeasured
 from traceview.model.findings import Place
 from traceview.model.program import Program
-from traceview.model.trace import EVERYTHING, Note, Trace, Window
+from traceview.model.trace import Note, Trace, Window
 from traceview.normalise.codes import categories
 from traceview.pricing.claims import Claim as GroupClaim
 from traceview.pricing.claims import Collected, Sums
@@ -150,13 +150,6 @@ class MeasuredCapture:
         """The number of counted iterations, None if there are none."""
         iterations = self.analysis.iterations
         return None if isinstance(iterations, NotMeasured) else iterations.count - iterations.skipped or None
-
-    @property
-    def operation_count(self) -> int:
-        """The number of operations that start in the window of the trace."""
-        window, start = self.trace.window or EVERYTHING, self.trace.operations["start"].to_numpy()
-        first, stop = np.searchsorted(start, (window.start, window.end)).tolist()
-        return int(stop - first)
 
     def thread_name(self, thread: int) -> str:
         """Return the name of a row of Trace.threads, or its id if it has none."""

@@ -3,7 +3,7 @@
 Symptom: idle time with the cause `unknown`.
 Cause: a migration of managed memory, which no call launches: the host touches its pages. A migration moves at most
 2 MB, which the host reads or fills within MAX_FAULT; in a longer gap it works before it touches the memory. Otherwise
-the export is a slice (see cut_capture) or has no API calls.
+the export is a slice or has no API calls.
 Remedy: for managed memory, copies of whole arrays instead of migrations, or less work of the host. Otherwise capture
 whole steps with `-t cuda,nvtx`; this is information.
 
