@@ -14,7 +14,6 @@ from pathlib import Path
 
 from traceview.engine.findings import find
 from traceview.engine.measure import TraceWork, measure_capture
-from traceview.engine.memory import check_fits
 from traceview.engine.model import AnalyzedCapture, Modelled, model_capture
 from traceview.errors import RequestError
 from traceview.measure.activity import window_of_range
@@ -28,6 +27,7 @@ from traceview.normalise.limiters import with_limiters
 from traceview.process import return_freed_memory
 from traceview.read import read_capture
 from traceview.read.formats import named_capture
+from traceview.read.raw import Wanted
 from traceview.replay.gains import with_gains
 from traceview.rules.answer import with_answer
 
@@ -35,17 +35,18 @@ Progress = Callable[[str, float], None]
 TimeWindow = Window | tuple[str | None, str | None] | None
 
 
-def open_trace(path: str | Path) -> Trace:
+def open_trace(path: str | Path, wanted: Wanted | None = None) -> Trace:
     """Read and normalise a capture: a .sqlite file, also compressed, a .nsys-rep, a parquetdir or an arrowdir.
 
-    A folder stands for its only capture, or for the first rank of a run, with a warning that names the others.
+    A folder stands for its only capture, or for the first rank of a run, with a warning that names the others. Of an
+    SQLite export that does not fit into three quarters of the free memory, a steady stretch is read, or `wanted`: the
+    trace has its window, and a note.
 
-    Raises ReportError (NotFoundError, NotAnExportError or DamagedExportError) if it cannot be read, or not within the
-    free memory, and RequestError for a folder of other captures.
+    Raises ReportError (NotFoundError, NotAnExportError or DamagedExportError) if it cannot be read, and RequestError
+    for a folder of other captures.
     """
     path = named_capture(Path(path))
-    check_fits(path)
-    trace = normalise(read_capture(path))
+    trace = normalise(read_capture(path, wanted))
     return_freed_memory()  # the raw tables took more than the trace does
     return trace
 
@@ -103,8 +104,13 @@ def analyze_capture(
         raise RequestError("--range and --from/--to narrow the same window; use one of them")
     report_step = progress or (lambda _step, _done: None)
     report_step("read", 0.0)
-    trace = report if isinstance(report, Trace) else open_trace(report)
-    trace = narrowed_trace(trace, window, range_name)
+    if isinstance(report, Trace):
+        trace = narrowed_trace(report, window, range_name)
+    else:
+        texts = (str(window.start), str(window.end)) if isinstance(window, Window) else window or (None, None)
+        trace = open_trace(report, Wanted(*texts, range_name))
+        # A stretch of a capture larger than memory has its window.
+        trace = narrowed_trace(trace, window, range_name) if trace.window is None else trace
     report_step("measure", 0.35)
     return analyze_trace(with_limiters(trace, others), options)
 

@@ -199,6 +199,7 @@ class ReportInfo:
     left_out: tuple[Note, ...] = ()  # what is missing or was left out
     profiler: str = "nsys"  # "nsys" or "torch.profiler"
     health: tuple[Note, ...] = ()
+    stretch: str = ""  # which part of a capture larger than memory was read, in words
     passed: tuple[str, ...] = ()
 
     @property

@@ -214,7 +214,7 @@ def normalise(capture: RawCapture, whole: WholeCapture | None = None) -> Trace:
     evidence = collect_evidence(tables)
     info = whole.trace.info if whole else _info(capture, problems)
     # Memory use peaks here: free each raw table once its frame is built.
-    shapes_apart = capture.shapes
+    shapes_apart, stretch = capture.shapes, capture.stretch
     del capture
     threads = whole.threads if whole else Threads.from_tables(tables)
     processes = len(np.unique(process_ids(threads.global_tid.to_numpy())))
@@ -260,6 +260,7 @@ def normalise(capture: RawCapture, whole: WholeCapture | None = None) -> Trace:
         captures=kernel_captures(nodes, operations, threads),
         sizes=sizes,
         failed=failed,
+        window=None if stretch is None else stretch.window,
     )
 
 
@@ -282,8 +283,9 @@ def _info(capture: RawCapture, problems: Problems) -> ReportInfo:
         nsys_version=capture.nsys_version,
         schema_version=capture.schema_version,
         tables={name: len(frame) for name, frame in capture.tables.items()},
-        left_out=tuple(map(note_of_problem, problems.lines)),
+        left_out=(*((capture.stretch.note,) if capture.stretch else ()), *map(note_of_problem, problems.lines)),
         profiler=capture.profiler,
+        stretch=capture.stretch.words if capture.stretch else "",
     )
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from traceview.engine.memory import BYTES_PER_FILE_BYTE, BYTES_PER_PROCESS, free_memory
 from traceview.errors import NotFoundError, ReportError, RequestError
 from traceview.model.fleet import Fleet, ReportResult, Skipped
 from traceview.ranks.cluster import on_cluster
@@ -19,6 +18,7 @@ from traceview.ranks.worker import Task, read
 from traceview.read import parquet
 from traceview.read.formats import RANK_IN_NAME, kind_of, rank_traces, trace_rank
 from traceview.read.kineto import KinetoReader
+from traceview.read.memory import BYTES_PER_FILE_BYTE, BYTES_PER_PROCESS, free_memory
 from traceview.read.nsys_rep import CHOSEN
 from traceview.read.source import MAX_DECODED, display_name
 

@@ -25,7 +25,7 @@ from traceview.errors import DamagedExportError, NotAnExportError, ReportError, 
 from traceview.read.kineto import KinetoReader
 from traceview.read.nsys_rep import NsysReportReader, refuse_other_exports, refuse_stream
 from traceview.read.parquet import TableFolderReader
-from traceview.read.raw import RawCapture
+from traceview.read.raw import RawCapture, Wanted
 from traceview.read.source import (
     HEAD_BYTES,
     MAX_DECODED,
@@ -167,8 +167,8 @@ class Reader(Protocol):
     def matches(self, path: Path, head: bytes, /) -> bool:
         """Return whether a file or folder, and the file's first HEAD_BYTES, have this format."""
 
-    def read(self, path: Path) -> RawCapture:
-        """Read the tables that the analysis needs. Raises ReportError."""
+    def read(self, path: Path, wanted: Wanted | None = None, /) -> RawCapture:
+        """Read the tables that the analysis needs; `wanted` is that of read_capture. Raises ReportError."""
 
 
 @runtime_checkable
@@ -193,14 +193,15 @@ RANK_IN_NAME = re.compile(r"(?i)rank[-_]?(\d{1,9})(?!\d)")
 READERS: tuple[Reader, ...] = (TableFolderReader(), NsysReportReader(), KinetoReader(), SqliteReader())
 
 
-def read_capture(path: str | Path) -> RawCapture:
+def read_capture(path: str | Path, wanted: Wanted | None = None) -> RawCapture:
     """Read a capture: an export of nsys (SQLite or a folder of tables), a .nsys-rep or a torch.profiler trace.
 
-    A file may be compressed. `file` of the result is the name of the given file. Raises ReportError.
+    A file may be compressed. `wanted` is the stretch to read of one that does not fit into memory. `file` of the
+    result is the name of the given file. Raises ReportError.
     """
     path = Path(path)
     with _source_and_reader(path) as (source, reader):
-        return reader.read(source)._replace(file=path.name)
+        return reader.read(source, wanted)._replace(file=path.name)
 
 
 def is_document(path: Path) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError, RequestError
 from traceview.read import payloads, raw
 from traceview.read.payloads import is_export
-from traceview.read.raw import RawCapture
+from traceview.read.raw import RawCapture, Wanted
 from traceview.read.source import DecodedSize, display_name, private_folder, read_head
 from traceview.read.sqlite.reader import read_sqlite
 
@@ -58,13 +58,13 @@ class NsysReportReader:
         """Check that there is an nsys to run. Raises ReportError, RequestError."""
         find_nsys(display_name(path))
 
-    def read(self, path: Path) -> RawCapture:
+    def read(self, path: Path, wanted: Wanted | None = None) -> RawCapture:
         """Read a report. Its Python stacks and NCCL's payloads come from a second export, as JSON.
 
         Raises ReportError, RequestError.
         """
         with private_folder(path) as folder:
-            capture = read_sqlite(export_report(path, folder))
+            capture = read_sqlite(export_report(path, folder), wanted)
             tables, nvtx = capture.tables, capture.tables.get(raw.NVTX)
             with_stacks = raw.PYTHON_SAMPLES not in tables and raw.has_domain(nvtx, payloads.STACK_DOMAIN)
             with_calls = raw.NCCL_CALLS not in tables and raw.has_domain(nvtx, payloads.NCCL_DOMAIN)

@@ -18,7 +18,7 @@ import polars as pl
 from traceview.errors import DamagedExportError, ReportError
 from traceview.process import python_command
 from traceview.read import raw
-from traceview.read.raw import RawCapture
+from traceview.read.raw import RawCapture, Wanted
 from traceview.read.source import DecodedSize, display_name, private_folder, size_text
 from traceview.read.sqlite.database import META_TABLES, version_text
 from traceview.read.sqlite.reader import write_sqlite
@@ -63,7 +63,7 @@ class TableFolderReader:
     def check(self, path: Path) -> None:
         """Accept every folder: its tables are checked as they are read."""
 
-    def read(self, path: Path) -> RawCapture:
+    def read(self, path: Path, _wanted: Wanted | None = None) -> RawCapture:
         """Read the tables that the analysis needs. Raises DamagedExportError or ReportError."""
         size = DecodedSize(display_name(path))
         files = {file.stem: file for file in _table_files(path) if file.stem in (*raw.TABLES, *META_TABLES)}

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import polars as pl
 
 from traceview.errors import DamagedExportError
-from traceview.model.units import quantity
+from traceview.model.trace import Note, Window
+from traceview.model.units import duration, quantity
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -253,6 +254,34 @@ class DistributedInfo:
     groups: tuple[ProcessGroup, ...]
 
 
+class Wanted(NamedTuple):
+    """The part of a capture that a user wants: texts of times (model/times.py), or the name of an NVTX range."""
+
+    start: str | None = None
+    end: str | None = None
+    range_name: str | None = None
+
+
+class Stretch(NamedTuple):
+    """What is read of a capture: a window of its time `whole`, and the row ids [first, stop) by table."""
+
+    window: Window
+    whole: Window
+    rows: Mapping[str, tuple[int, int]]
+
+    @property
+    def words(self) -> str:
+        """Say which part of the capture was read, as in "of 41.0 s, 12.0 to 19.1 s were read"."""
+        first, last = (moment - self.whole.start for moment in (self.window.start, self.window.end))
+        return f"of {duration(self.whole.length)}, {duration(first)} to {duration(last)} were read"
+
+    @property
+    def note(self) -> Note:
+        """What a report says of it."""
+        remedy = "choose another stretch with --from, --to or --range, or use a machine with more memory"
+        return Note("stretch", f"the capture does not fit into memory: {self.words}; {remedy}")
+
+
 class RawCapture(NamedTuple):
     """One capture as read: `tables` holds the TABLES that exist, each with the wanted columns that exist.
 
@@ -261,7 +290,7 @@ class RawCapture(NamedTuple):
     the program that made the capture; readers of other profilers' captures convert them to these tables.
 
     A reader may return the SHAPE_COLUMNS of kernels apart: `shapes` then has them, and the column SHAPE of KERNEL has
-    the row in it.
+    the row in it. `stretch` is the part of a capture larger than memory that was read.
     """
 
     file: str
@@ -271,4 +300,5 @@ class RawCapture(NamedTuple):
     problems: tuple[str, ...] = ()
     profiler: str = "nsys"
     shapes: pl.DataFrame | None = None
+    stretch: Stretch | None = None
     distributed: DistributedInfo | None = None

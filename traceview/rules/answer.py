@@ -22,11 +22,17 @@ def with_answer(analysis: Analysis) -> Analysis:
     """Return the analysis with its answer; its findings are in the order of their gains."""
     if not analysis.devices:
         return replace(analysis, answer=Answer("The capture has no GPU work.", "", analysis.answer.gain))
-    text = f"{_run(analysis)}: {_parts(analysis)}. {_best_change(analysis)}"
+    text = f"{_stretch(analysis)}{_run(analysis)}: {_parts(analysis)}. {_best_change(analysis)}"
     first = next(iter(analysis.findings), None)
     if first is None:
         return replace(analysis, answer=Answer(text, "", analysis.answer.gain))
     return replace(analysis, answer=Answer(text, first.change or first.id, first.gain))
+
+
+def _stretch(analysis: Analysis) -> str:
+    """Return which stretch of a capture larger than memory was read, as a sentence."""
+    stretch = analysis.info.stretch
+    return f"{stretch[:1].upper()}{stretch[1:]}. " if stretch else ""
 
 
 def _entry(finding: str) -> Entry:

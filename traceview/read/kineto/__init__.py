@@ -9,7 +9,7 @@ trace_file.py  the whole conversion to nsys's tables, and the notes on what such
 
 from pathlib import Path
 
-from traceview.read.raw import RawCapture
+from traceview.read.raw import RawCapture, Wanted
 
 BLANKS = b" \t\r\n\xef\xbb\xbf"
 
@@ -23,7 +23,7 @@ class KinetoReader:
         """Return whether a file with these first bytes may be a JSON document."""
         return head.lstrip(BLANKS).startswith((b"{", b"["))
 
-    def read(self, path: Path) -> RawCapture:
+    def read(self, path: Path, _wanted: Wanted | None = None) -> RawCapture:
         """Read a trace. Raises DamagedExportError, NotAnExportError or ReportError."""
         # Most captures are exports of nsys: import this reader's modules only for a trace.
         from traceview.read.kineto import trace_file

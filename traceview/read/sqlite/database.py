@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -131,9 +131,11 @@ class Export:
         lines = self._pragma("index_list", table)
         return f"main.{quoted(table)} INDEXED BY " + next(quoted(name) for _, name, _, kind, _ in lines if kind == "pk")
 
-    def select(self, values: str, table: str, condition: str = "") -> sqlite3.Cursor:
+    def select(
+        self, values: str, table: str, condition: str = "", parameters: Sequence[int | str] = ()
+    ) -> sqlite3.Cursor:
         """Return values of the rows of an ordinary table. `condition` is SQL: WHERE, GROUP BY or LIMIT."""
-        return self.connection.execute(f"SELECT {values} FROM {self.rows(table)} {condition}")
+        return self.connection.execute(f"SELECT {values} FROM {self.rows(table)} {condition}", parameters)
 
     def count(self, table: str) -> int:
         """Return the number of rows of a table."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -16,10 +16,11 @@ import polars as pl
 
 from traceview.errors import ReportError
 from traceview.read import kineto, payloads, raw
-from traceview.read.raw import RawCapture
+from traceview.read.raw import RawCapture, Wanted
 from traceview.read.source import DecodedSize, display_name, unchanged
 from traceview.read.sqlite.database import EXPORT_AGAIN, HEADER, Export, check_file, open_export
 from traceview.read.sqlite.decoder import DecodedFrames, TableDecoder, decoded_frames, table_decoder
+from traceview.read.stretch import stretch_that_fits
 
 MAX_BATCH_ROWS, MAX_BATCH_BYTES = 100_000, 256 << 20  # rows, and bytes of texts, that are Python objects at once
 PLAIN_NAME = re.compile(r"\w{1,64}", re.ASCII)  # tables and columns with other names are not written
@@ -118,9 +119,9 @@ class SqliteReader:
         """Check that the file is a finished export. Raises ReportError."""
         check_file(path)
 
-    def read(self, path: Path) -> RawCapture:
+    def read(self, path: Path, wanted: Wanted | None = None) -> RawCapture:
         """Read an export. Raises ReportError as read_sqlite does."""
-        capture = read_sqlite(path)
+        capture = read_sqlite(path, wanted)
         # Redacted copies of torch.profiler traces name the profiler, and have no version of nsys.
         is_trace_copy = capture.nsys_version is None and product_of(path) == raw.TORCH_PROFILER
         return kineto.with_missing(capture) if is_trace_copy else capture
@@ -131,8 +132,10 @@ class SqliteReader:
         yield path
 
 
-def read_sqlite(path: str | Path) -> RawCapture:
+def read_sqlite(path: str | Path, wanted: Wanted | None = None) -> RawCapture:
     """Read the tables and columns that the analysis needs. The file and its folder are not modified.
+
+    Of an export that does not fit into memory, a stretch is read, that of `wanted` if it fits (stretch.py).
 
     Raises NotFoundError, NotAnExportError or DamagedExportError, each with a one-line message and a remedy.
     """
@@ -142,13 +145,14 @@ def read_sqlite(path: str | Path) -> RawCapture:
         export.require_strings()
         problems = export.unread_tables(raw.TABLES)
         names = [table for table in raw.TABLES if table in export.tables and not _is_too_long(export, table, problems)]
-        tables, shapes = _read_tables(export, path, names, problems)
+        stretch = stretch_that_fits(export, wanted)
+        tables, shapes = _read_tables(export, path, names, problems, {} if stretch is None else stretch.rows)
         if raw.has_domain(tables.get(raw.NVTX), payloads.STACK_DOMAIN):
             tables |= payloads.sqlite_samples(export, tables[raw.NVTX])
         if raw.has_domain(tables.get(raw.NVTX), payloads.NCCL_DOMAIN) or payloads.PAYLOAD_SCHEMAS in export.tables:
             tables |= payloads.nccl_calls(export, tables[raw.STRINGS])
         version, schema = export.versions()
-    return RawCapture(path.name, version, schema, tables, tuple(problems), shapes=shapes)
+    return RawCapture(path.name, version, schema, tables, tuple(problems), shapes=shapes, stretch=stretch)
 
 
 def read_tables_with_gaps(export: Export, names: Set[str]) -> dict[str, pl.DataFrame]:
@@ -184,11 +188,11 @@ def _is_too_long(export: Export, table: str, problems: list[str]) -> bool:
 
 
 def _read_tables(
-    export: Export, path: Path, names: list[str], problems: list[str]
+    export: Export, path: Path, names: list[str], problems: list[str], rows: Mapping[str, tuple[int, int]]
 ) -> tuple[dict[str, pl.DataFrame], pl.DataFrame | None]:
     """Read tables: other threads decode columns of plain integers while SQLite reads the columns of text.
 
-    Returns the tables and RawCapture.shapes.
+    `rows` are the row ids [first, stop) to read, by table. Returns the tables and RawCapture.shapes.
     """
     notes: dict[str, list[str]] = {name: [] for name in names}
     present = {name: export.columns(name) for name in names}
@@ -202,7 +206,7 @@ def _read_tables(
     decoders = {
         name: decoder
         for name, wanted in sorted(columns.items(), key=lambda item: not raw.TABLES[item[0]].text)
-        if wanted and (decoder := _decoder(path, export, name, wanted)) is not None
+        if wanted and name not in rows and (decoder := _decoder(path, export, name, wanted)) is not None
     }
     with ThreadPoolExecutor(DECODER_THREADS) as threads:
         decoded = {name: threads.submit(decoded_frames, decoder) for name, decoder in decoders.items()}
@@ -211,7 +215,7 @@ def _read_tables(
             wanted = columns[name]
             if wanted is None:
                 return pl.DataFrame()
-            return _read_table(export, name, wanted, decoded.get(name), notes[name])
+            return _read_table(export, name, wanted, decoded.get(name), notes[name], rows.get(name))
 
         # SQLite reads while the threads decode: tables without a decoder come first, and texts before numbers.
         order = sorted(names, key=lambda name: (name in decoded, not raw.TABLES[name].text))
@@ -237,6 +241,7 @@ def _read_table(
     columns: list[str],
     numbers: Future[DecodedFrames | None] | None,
     problems: list[str],
+    rows: tuple[int, int] | None = None,
 ) -> pl.DataFrame:
     """Read a table: SQLite reads its texts, and its numbers unless another thread decodes them.
 
@@ -244,7 +249,7 @@ def _read_table(
     """
     decoded = None if numbers is None else numbers.result()
     if decoded is None:
-        return _read_with_sqlite(export, table, columns, problems)
+        return _read_with_sqlite(export, table, columns, problems, rows)
     frame = decoded.columns
     texts = [column for column in columns if column in raw.TABLES[table].text]
     if not texts:
@@ -281,8 +286,10 @@ def _wrong_type(table: str, count: int) -> str:
     return raw.problem_of_rows(table, count, "with a value of the wrong type, which is ignored")
 
 
-def _read_with_sqlite(export: Export, table: str, columns: list[str], problems: list[str]) -> pl.DataFrame:
-    """Read columns with SQLite in table order."""
+def _read_with_sqlite(
+    export: Export, table: str, columns: list[str], problems: list[str], rows: tuple[int, int] | None = None
+) -> pl.DataFrame:
+    """Read columns with SQLite in table order; with `rows`, those with row ids [first, stop) alone."""
     text = raw.TABLES[table].text
     schema = {column: pl.String if column in text else pl.Int64 for column in columns}
     if not columns:
@@ -291,12 +298,13 @@ def _read_with_sqlite(export: Export, table: str, columns: list[str], problems: 
     selected = ", ".join(_typed_column(column, kind) for column, kind in kinds.items())
     # Normalising counts the rows whose time has the wrong type.
     wrong = [f"typeof(\"{name}\") NOT IN ('null', '{kind}')" for name, kind in kinds.items() if name not in raw.TIMES]
-    cursor = export.select(selected, table)
+    where = "" if rows is None else f"WHERE {ROW_ID} >= {rows[0]:d} AND {ROW_ID} < {rows[1]:d}"
+    cursor = export.select(selected, table, where)
     frames = []
     numbers = DecodedSize(export.name)  # the export counts the texts
-    while rows := cursor.fetchmany(BATCH_ROWS):
-        numbers.add(8 * len(columns) * len(rows))
-        frames.append(pl.DataFrame(rows, schema=schema, orient="row"))
+    while batch := cursor.fetchmany(BATCH_ROWS):
+        numbers.add(8 * len(columns) * len(batch))
+        frames.append(pl.DataFrame(batch, schema=schema, orient="row"))
     if count := int(export.select("count(*)", table, f"WHERE {' OR '.join(wrong) or '0'}").fetchone()[0]):
         problems.append(_wrong_type(table, count))
     return pl.concat(frames) if frames else pl.DataFrame(schema=schema)

@@ -1,4 +1,4 @@
-"""The memory that an analysis may use, and whether a capture fits into it."""
+"""The memory that an analysis may use."""
 
 from __future__ import annotations
 
@@ -6,13 +6,8 @@ import os
 import re
 from pathlib import Path
 
-from traceview.errors import ReportError
-from traceview.model.units import size
-from traceview.read.source import read_head
-
 BYTES_PER_FILE_BYTE = 2.5  # memory of the analysis of a complete export, measured on 1 to 10 million kernels
 BYTES_PER_PROCESS = 200_000_000
-HEADER = b"SQLite format 3\0"
 MEMINFO, STATM, CONTAINER = Path("/proc/meminfo"), Path("/proc/self/statm"), Path("/sys/fs/cgroup")
 
 
@@ -44,23 +39,3 @@ def _left_of_address_space() -> int | None:
     except (ImportError, OSError):  # no Linux
         return None
     return None if limit == RLIM_INFINITY else limit - pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def check_fits(path: Path) -> None:
-    """Raise ReportError if an SQLite export needs more memory than is free: without memory, the process is killed."""
-    if is_sqlite(path) and not fits_memory(path, free := free_memory()):
-        needed = path.stat().st_size * BYTES_PER_FILE_BYTE + BYTES_PER_PROCESS
-        raise ReportError(
-            f"{path.name}: reading it as a whole takes about {size(needed)} of memory, and {size(free)} are free; use "
-            "a machine with more memory, or a shorter capture"
-        )
-
-
-def fits_memory(path: Path, memory: int) -> bool:
-    """Return whether the analysis of a complete export fits into `memory` bytes, by the size of its file."""
-    return path.stat().st_size * BYTES_PER_FILE_BYTE + BYTES_PER_PROCESS <= memory
-
-
-def is_sqlite(path: Path) -> bool:
-    """Return whether a file is an SQLite database."""
-    return read_head(path).startswith(HEADER)
