@@ -15,6 +15,7 @@ from tests.comparison.test_captures import compare_samples
 from tests.report.browser import Opened, opened
 from traceview import compare, open_trace
 from traceview.model.analysis import NotMeasured
+from traceview.report.analysis import to_json
 from traceview.report.comparison import render
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202e"
@@ -163,3 +164,15 @@ def test_captures_without_iterations(browser: Browser, tmp_path: Path) -> None:
         assert page.complaints == []
         assert "more are not drawn" in page.page.locator(".capture h3").first.inner_text()
         assert page.evaluate("document.documentElement.scrollWidth <= 800")
+
+
+def test_page_of_documents_has_the_prediction_and_no_timeline(browser: Browser, tmp_path: Path) -> None:
+    paths = [tmp_path / f"{name}.json" for name in ("serial", "pinned")]
+    for path in paths:
+        path.write_text(to_json(analyzed(sample(f"trainer/{path.stem}.sqlite"))), encoding="utf-8")
+    with opened(browser, render(compare(*paths, changes=["pin"])), tmp_path) as page:
+        assert page.complaints == [] and page.page.locator(".capture").count() == 0
+        assert page.page.inner_text("#verdicts").startswith("Faster. An iteration took 26.2 ms, now 12.8 ms")
+        assert "Predicted for pin: 13.1 ms without the profiler" in page.page.inner_text("#accounts")
+        row = page.page.locator("#tables section", has_text="Prediction of whatif").locator("tr").nth(1)
+        assert row.inner_text().split("\t") == ["pin", "25.8 ms", "13.1 ms", "12.6 ms", "13.8 ms", "12.7 ms", "inside"]
