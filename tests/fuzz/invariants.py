@@ -12,7 +12,7 @@ from tests.fuzz.cost_invariants import broken_costs
 from tests.oracle.export import Export
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
-SIGNED = {"start_ns", "end_ns", "window_ns"}
+SIGNED = {"start_ns", "end_ns", "gpu_end_ns", "window_ns"}
 TIMES_COMPARED = ("before_ns", "after_ns", "mean_before_ns", "mean_after_ns")
 OTHERS = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
 SOUND = "typeof(start) = 'integer' AND typeof(\"end\") = 'integer' AND \"end\" >= start"

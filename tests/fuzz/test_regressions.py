@@ -50,7 +50,9 @@ def moved(result: Any, by: int, key: str = "") -> Any:
         return {name: moved(inner, by, name) for name, inner in result.items()}
     if isinstance(result, list):
         return [moved(inner, by, key) for inner in result]
-    return result + by if key in ("start_ns", "end_ns", "window_ns") and isinstance(result, int) else result
+    return (
+        result + by if key in ("start_ns", "end_ns", "gpu_end_ns", "window_ns") and isinstance(result, int) else result
+    )
 
 
 def test_times_since_1970(report: Path) -> None:

@@ -94,7 +94,7 @@ BY_LIMITS = {
 def _figures(result: Any, without_limits: bool = False) -> Any:
     """Return a document without GPU names, versions and times, which the schemas change on purpose."""
     if isinstance(result, dict):
-        gone = {"report", "notes", "start_ns", "end_ns", "window_ns", "evidence"} | (
+        gone = {"report", "notes", "start_ns", "end_ns", "gpu_end_ns", "window_ns", "evidence"} | (
             set() if "domain" in result else {"name"}
         )
         gone |= BY_LIMITS if without_limits else set()

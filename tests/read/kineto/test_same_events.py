@@ -16,7 +16,7 @@ from traceview.pipeline import analyze
 from traceview.report.analysis import document
 
 SINGLE = ["dual.sqlite", "trainer/prefetch.sqlite"]
-TIMES = ("start_ns", "end_ns")
+TIMES = ("start_ns", "end_ns", "gpu_end_ns")
 
 
 def first(trace: Trace) -> int:
