@@ -38,9 +38,9 @@ TimeWindow = Window | tuple[str | None, str | None] | None
 def open_trace(path: str | Path, wanted: Wanted | None = None) -> Trace:
     """Read and normalise a capture: a .sqlite file, also compressed, a .nsys-rep, a parquetdir or an arrowdir.
 
-    A folder stands for its only capture, or for the first rank of a run, with a warning that names the others. Of an
-    SQLite export that does not fit into three quarters of the free memory, a steady stretch is read, or `wanted`: the
-    trace has its window, and a note.
+    A folder stands for its only capture, or for the first rank of a run, with a warning that names the others. If an
+    SQLite export does not fit into three quarters of the free memory, a steady stretch is read, or `wanted`: the trace
+    has its window, and a note.
 
     Raises ReportError (NotFoundError, NotAnExportError or DamagedExportError) if it cannot be read, and RequestError
     for a folder of other captures.

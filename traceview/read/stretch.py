@@ -65,8 +65,8 @@ def _row_ids(export: Export, table: str) -> tuple[int, int] | None:
 
 def _start_at(export: Export, table: str, row: int) -> int | None:
     """Return the start of the first event at or after a row id."""
-    found = export.select("start", table, "WHERE _rowid_ >= ? ORDER BY _rowid_ LIMIT 1", (row,)).fetchone()
-    return int(found[0]) if found and isinstance(found[0], int) else None
+    event = export.select("start", table, "WHERE _rowid_ >= ? ORDER BY _rowid_ LIMIT 1", (row,)).fetchone()
+    return int(event[0]) if event and isinstance(event[0], int) else None
 
 
 def _time_of_work(export: Export, work: Mapping[str, tuple[int, int]]) -> Window:
@@ -118,10 +118,10 @@ class _EventTables:
                 for moment in (begin, end)
             ]
             return edges[0], edges[1]
-        found = self.export.select(
+        edges = self.export.select(
             "min(_rowid_), max(_rowid_)", table, "WHERE start >= ? AND start < ?", (begin, end)
         ).fetchone()
-        return (first, first) if found[0] is None else (int(found[0]), int(found[1]) + 1)
+        return (first, first) if edges[0] is None else (int(edges[0]), int(edges[1]) + 1)
 
 
 def _wanted_window(export: Export, wanted: Wanted | None, whole: Window) -> Window | None:
@@ -134,8 +134,8 @@ def _wanted_window(export: Export, wanted: Wanted | None, whole: Window) -> Wind
     if "textId" in export.columns(raw.NVTX) and raw.STRINGS in export.tables:
         text += f" OR textId IN (SELECT id FROM {raw.STRINGS} WHERE value = ?1)"
     condition = f"WHERE ({text}) AND eventType IN (59, 60)"
-    found = export.select("min(start), max(coalesce(end, start))", raw.NVTX, condition, (wanted.range_name,)).fetchone()
-    return None if found[0] is None else Window(int(found[0]), int(found[1]))
+    edges = export.select("min(start), max(coalesce(end, start))", raw.NVTX, condition, (wanted.range_name,)).fetchone()
+    return None if edges[0] is None else Window(int(edges[0]), int(edges[1]))
 
 
 def _steady_part(starts: Times, whole: Window) -> Window:

@@ -87,7 +87,7 @@ def streams_at_once(trace: Trace, device: DeviceUse, limit: int = MAX_STREAMS) -
         together[pair] = together[pair[::-1]] = both
     return StreamsAtOnce(
         streams=tuple(streams),
-        together_ns=tuple(tuple(together[one, other] for other in streams) for one in streams),
+        together_ns=tuple(tuple(together[first, second] for second in streams) for first in streams),
         left_out=len(device.streams) - len(streams),
     )
 

@@ -135,7 +135,7 @@ class SqliteReader:
 def read_sqlite(path: str | Path, wanted: Wanted | None = None) -> RawCapture:
     """Read the tables and columns that the analysis needs. The file and its folder are not modified.
 
-    Of an export that does not fit into memory, a stretch is read, that of `wanted` if it fits (stretch.py).
+    If an export does not fit into memory, a stretch is read, that of `wanted` if it fits (stretch.py).
 
     Raises NotFoundError, NotAnExportError or DamagedExportError, each with a one-line message and a remedy.
     """
