@@ -1,4 +1,4 @@
-"""Tests of DevicePart against a search through every gap, and of folded names."""
+"""Tests of GpuWork against a search through every gap, and of folded names."""
 
 from __future__ import annotations
 

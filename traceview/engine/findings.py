@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -19,11 +19,9 @@ from traceview.model.analysis import Analysis, DeviceUse
 from traceview.model.findings import Finding
 from traceview.model.trace import Note, Trace
 from traceview.pricing.accounts import end_of_work, exposed_work, open_ledger, steady_use
-from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture, OldRule
-from traceview.pricing.claims import resolve
+from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture
 from traceview.pricing.describe import (
     Details,
-    GrantSums,
     IdleHost,
     Price,
     PricedFinding,
@@ -36,7 +34,7 @@ from traceview.pricing.describe import (
     texts_of_draft,
     with_stall,
 )
-from traceview.pricing.ledger import Claim, Grant, Ledger
+from traceview.pricing.ledger import Grant, Ledger
 from traceview.pricing.packages import AnyRule, Failure, PackageRule, guarded
 from traceview.pricing.places import largest_places
 from traceview.pricing.speedups import KernelSequence
@@ -121,64 +119,34 @@ def _open(device: GpuWork, *, covers_run: bool) -> Ledger:
     return open_ledger(device, exposed, None if covers_run else end_of_work(device, exposed))
 
 
-class RuleDraft(NamedTuple):
-    """A draft with its claims on the ledger of its device, and the number of its rule."""
+def _draft(
+    capture: MeasuredCapture, rules: Rules, ledgers: Mapping[int, Ledger]
+) -> tuple[list[tuple[int, FindingDraft]], Notes]:
+    """Run all rules. Return the drafts in the order in which they claim, with the number of their rule, and notes."""
 
-    rule: int
-    draft: FindingDraft
-    claims: tuple[Claim, ...]
-
-
-def _draft(capture: MeasuredCapture, rules: Rules, ledgers: Mapping[int, Ledger]) -> tuple[list[RuleDraft], Notes]:
-    """Run all rules. Return the drafts in the order in which they claim, and notes."""
-
-    def run(rule: AnyRule) -> list[tuple[FindingDraft, tuple[Claim, ...]] | Note] | Failure:
+    def run(rule: AnyRule) -> list[FindingDraft | Note] | Failure:
         return guarded(rule, partial(_drafts_of_rule, capture, rule, ledgers))
 
     with measuring_threads(len(capture.trace.operations)) as pool:
         results = list(pool.map(run, rules))
-    drafts, notes = list[RuleDraft](), Notes()
+    drafts, notes = list[tuple[int, FindingDraft]](), Notes()
     for number, result in enumerate(results):
-        if isinstance(result, Failure):
-            notes.append((number, result.note))
-            continue
-        for each in result:
+        for each in [result.note] if isinstance(result, Failure) else result:
             if isinstance(each, Note):
                 notes.append((number, each))
             else:
-                drafts.append(RuleDraft(number, *each))
+                drafts.append((number, each))
     return drafts, notes
 
 
 def _drafts_of_rule(
     capture: MeasuredCapture, rule: AnyRule, ledgers: Mapping[int, Ledger]
-) -> list[tuple[FindingDraft, tuple[Claim, ...]] | Note]:
+) -> list[FindingDraft | Note]:
     """Return what a rule drafts. Claims of a package's rule on rows that do not exist raise an error."""
-    if isinstance(rule, OldRule):
-        return _drafts_of_old_rule(capture, rule)
-    drafts = list[tuple[FindingDraft, tuple[Claim, ...]] | Note]()
-    for device in capture.devices:
-        for draft in rule.find(capture, device):
-            if isinstance(draft, Note):
-                drafts.append(draft)
-                continue
-            if isinstance(rule, PackageRule):
-                ledgers[device.row].grant(draft.claims)  # type: ignore[arg-type]
-            drafts.append((draft, draft.claims))  # type: ignore[arg-type]
-    return drafts
-
-
-def _drafts_of_old_rule(
-    capture: MeasuredCapture, rule: OldRule[Any]
-) -> list[tuple[FindingDraft, tuple[Claim, ...]] | Note]:
-    collected = {device.row: rule.collect(capture, device) for device in capture.devices}
-    drafts = list[tuple[FindingDraft, tuple[Claim, ...]] | Note]()
-    for draft in rule.decide(capture, {row: each.sums for row, each in collected.items()}):
-        if isinstance(draft, Note):
-            drafts.append(draft)
-        else:
-            groups, steady = collected[draft.device.row].groups, draft.device.steady_gaps
-            drafts.append((draft, tuple(resolve(claim, groups, steady) for claim in draft.claims)))  # type: ignore[arg-type]
+    drafts = [draft for device in capture.devices for draft in rule.find(capture, device)]
+    for draft in drafts:
+        if isinstance(rule, PackageRule) and isinstance(draft, FindingDraft):
+            ledgers[draft.device.row].grant(draft.claims)
     return drafts
 
 
@@ -195,19 +163,16 @@ def _grant_in_order(
     capture: MeasuredCapture,
     analysis: Analysis,
     rules: Rules,
-    drafts: Sequence[RuleDraft],
+    drafts: Sequence[tuple[int, FindingDraft]],
     ledgers: Mapping[int, Ledger],
     notes: Notes,
 ) -> Iterator[GrantedDraft]:
     """Yield the drafts that cost enough and apply to the program; only these are granted what they claim."""
     uses = {use.device: use for use in analysis.devices}
-    for rule, draft, claims in drafts:
-        device = draft.device
-        ledger = ledgers[device.row]
-        grant = ledger.grant(claims, draft.at_most)
-        inside = grant.total_inside(device.steady_gaps, device.steady)
-        sums = GrantSums(grant.total, grant.gaps, inside, grant.causes)
-        price = Price.from_sums(analysis, uses[device.row], draft, sums)
+    for rule, draft in drafts:
+        ledger = ledgers[draft.device.row]
+        grant = ledger.grant(draft.claims, draft.at_most)
+        price = Price.from_grant(analysis, uses[draft.device.row], draft, grant)
         enough = price.is_enough_for(draft)
         if not enough and not draft.note_without_cost:
             continue

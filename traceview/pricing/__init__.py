@@ -8,7 +8,7 @@ less the compute time in it splits into accounts:
   `h2d pageable`, ..., `memset`).
 
 A rule does not take time itself. It yields a FindingDraft with claims on accounts. The drafts are priced in the
-order of Rule.place, most specific cause first:
+order of rules.RULES, most specific cause first:
 
 1. Ledger.grant returns what is left of the claimed accounts.
 2. A draft below the reporting threshold (MIN_SHARE, `min_gaps`) is dropped. Its claims take nothing.
@@ -18,10 +18,9 @@ order of Rule.place, most specific cause first:
 So the costs of a device's findings add up to at most `idle_ns + busy_ns - compute_ns` of that time. What costs nothing
 is a Note, which a rule yields beside its drafts.
 
-    base.py         CapturePart and CaptureFacts (what a rule reads), and FindingDraft (what it yields)
-    claims.py       groups that rules collect, and claims on them
-    ledger.py       what is left of the accounts of a device, and grants
-    accounts.py     the accounts at first, and the streams of a part
+    base.py         MeasuredCapture and GpuWork (what a rule reads), and FindingDraft (what it yields)
+    ledger.py       claims, what is left of the accounts of a device, and grants
+    accounts.py     the accounts at first, and the streams of the steady part
     texts.py        the entries of findings, for a program
     describe.py     from drafts to findings, where the host was, and stalls
     packages.py     rules of other packages

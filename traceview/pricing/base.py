@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Generic, TypeAlias
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -24,8 +24,6 @@ from traceview.model.findings import Place
 from traceview.model.program import Program
 from traceview.model.trace import Note, Trace, Window
 from traceview.normalise.codes import categories
-from traceview.pricing.claims import Claim as GroupClaim
-from traceview.pricing.claims import Collected, Sums
 from traceview.pricing.ledger import Claim, sum_columns
 from traceview.pricing.speedups import KernelSequence
 from traceview.pricing.texts import Entry
@@ -249,7 +247,7 @@ class FindingDraft:
 
     id: str
     device: GpuWork
-    claims: tuple[Claim | GroupClaim, ...]
+    claims: tuple[Claim, ...]
     values: Mapping[str, object] = field(default_factory=dict)
     case: str = ""
     key: str = ""
@@ -272,36 +270,11 @@ class Rule:
         name: The name of its module.
         find: Yields the drafts of a GPU, with claims on its ledger (pricing/ledger.py), or notes.
         entries: The texts of its findings by id (pricing/texts.py), if they are not files of traceview.
-        place: Traceview's own rules claim time in this order.
     """
 
     name: str
     find: Callable[[MeasuredCapture, GpuWork], Iterator[FindingDraft | Note]]
     entries: Mapping[str, Entry] = field(default_factory=dict)
-    place: int = 0
-
-
-# Until every rule has `find`:
-CapturePart: TypeAlias = MeasuredCapture
-CaptureFacts: TypeAlias = MeasuredCapture
-DevicePart: TypeAlias = GpuWork
-DeviceFacts: TypeAlias = GpuWork
-
-
-def collect_nothing(_part: MeasuredCapture, _device: GpuWork) -> Collected[Any]:
-    """Collect nothing: the figures of the capture decide."""
-    return Collected(())
-
-
-@dataclass(frozen=True)
-class OldRule(Generic[Sums]):
-    """A rule with two functions."""
-
-    name: str
-    decide: Callable[[MeasuredCapture, Mapping[int, Sums]], Iterator[FindingDraft | Note]]
-    collect: Callable[[MeasuredCapture, GpuWork], Collected[Sums]] = collect_nothing
-    entries: Mapping[str, Entry] = field(default_factory=dict)
-    place: int = 0
 
 
 # Runs of an unchanged program differ by 3 to 15% of their wall time on a quiet H200. So a single run shows a loss

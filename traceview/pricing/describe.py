@@ -25,8 +25,6 @@ from traceview.model.trace import Note, Trace
 from traceview.model.units import SIZES, TIMES, duration, plain, quantity, share
 from traceview.pricing.accounts import COMMUNICATION
 from traceview.pricing.base import MIN_SHARE, FindingDraft, GpuWork, severity_from_share
-from traceview.pricing.claims import Claim as GroupClaim
-from traceview.pricing.claims import ComputeClaim, IdleClaim
 from traceview.pricing.ledger import Claim, GapClaim, Grant, KernelClaim
 from traceview.pricing.packages import AnyRule, entry_of
 from traceview.pricing.texts import PRICED, FindingTexts, texts_for
@@ -77,14 +75,14 @@ class IdleHost(NamedTuple):
     states: Callable[[SourceLine | None], HostStates]
 
 
-def ask_for_host(claims: Sequence[Claim | GroupClaim]) -> bool:
+def ask_for_host(claims: Sequence[Claim]) -> bool:
     """Return whether a finding claims idle time that lines of the program can explain."""
     return not claimed_causes(claims) <= NOT_OF_THE_HOST
 
 
-def claimed_causes(claims: Sequence[Claim | GroupClaim]) -> set[str]:
+def claimed_causes(claims: Sequence[Claim]) -> set[str]:
     """Return the causes of idle time that a finding claims."""
-    return {cause for claim in claims if isinstance(claim, (GapClaim, IdleClaim)) for cause in claim.causes}
+    return {cause for claim in claims if isinstance(claim, GapClaim) for cause in claim.causes}
 
 
 def granted_gaps(device: GpuWork, grant: Grant) -> tuple[pl.DataFrame, int]:
@@ -94,9 +92,7 @@ def granted_gaps(device: GpuWork, grant: Grant) -> tuple[pl.DataFrame, int]:
     return device.gaps.frame[rows], int(grant.idle[positions].sum())
 
 
-def name_place(
-    evidence: HostEvidence, claims: Sequence[Claim | GroupClaim], host: IdleHost | None, whole: str
-) -> FindingPlace:
+def name_place(evidence: HostEvidence, claims: Sequence[Claim], host: IdleHost | None, whole: str) -> FindingPlace:
     """Return where the host was in the idle time of a finding, if the capture shows it.
 
     `whole` is the word for the cost of the finding.
@@ -104,7 +100,7 @@ def name_place(
     if host is None:
         return NOWHERE
     total, scale = host.looked_ns, host.idle_ns / host.looked_ns
-    first, causes = next(claim for claim in claims if isinstance(claim, (GapClaim, IdleClaim))), claimed_causes(claims)
+    first, causes = next(claim for claim in claims if isinstance(claim, GapClaim)), claimed_causes(claims)
     share = LINE_TIMES["host" if causes == {"host"} else "calls" if "host" not in first.causes else "both"]
     line = max(filter(_names_who, host.lines), key=share, default=None)
     if line is not None and share(line) >= MIN_LINE_SHARE * total:
@@ -208,18 +204,6 @@ UNITS = "|".join(unit for _, unit in (*TIMES, *SIZES))
 FIGURE = re.compile(rf"\d[\d.,]*(?: ?(?:{UNITS}|%)(?!\w))?")  # a number with its unit in a title
 
 
-class GrantSums(NamedTuple):
-    """The sums of a grant: its ns, the gaps that it comes from, the ns in the steady part, and idle ns by cause.
-
-    `causes` has a pair for each cause of each idle claim.
-    """
-
-    total: int
-    gaps: int
-    steady: int
-    causes: tuple[tuple[str, int], ...]
-
-
 class Price(NamedTuple):
     """The price of a grant in ns, its gaps, its part in the steady part, and its share of the device's time.
 
@@ -235,15 +219,15 @@ class Price(NamedTuple):
     unprofiled_share: float
 
     @classmethod
-    def from_sums(cls, analysis: Analysis, use: DeviceUse, draft: FindingDraft, granted: GrantSums) -> Price:
+    def from_grant(cls, analysis: Analysis, use: DeviceUse, draft: FindingDraft, grant: Grant) -> Price:
         """Price the grant of a draft on a device with these figures."""
         whole, gaps = _priced_time(analysis, use, draft), analysis.part(use).gaps
-        total, profiler = granted.total + draft.outside_ns, _profiler_part(gaps, granted)
+        total, profiler = grant.total + draft.outside_ns, _profiler_part(gaps, grant)
         left = whole - sum((gaps.profiler or {}).values())
         return cls(
             total=total,
-            gaps=granted.gaps,
-            steady=granted.steady,
+            gaps=grant.gaps,
+            steady=grant.total_inside(draft.device.steady_gaps, draft.device.steady),
             share=total / whole if whole else 0.0,
             profiler=profiler,
             unprofiled_share=(total - (profiler or 0)) / left if left else 0.0,
@@ -259,11 +243,11 @@ def _priced_time(analysis: Analysis, use: DeviceUse, draft: FindingDraft) -> int
     return analysis.run.length if draft.of_run else analysis.covered_ns(use)
 
 
-def _profiler_part(gaps: Gaps, granted: GrantSums) -> int | None:
+def _profiler_part(gaps: Gaps, grant: Grant) -> int | None:
     """Return the part of a grant that a run without the profiler does not lose; None if it is unknown."""
     if gaps.profiler is None:
         return None
-    return sum(ns * gaps.profiler[cause] // max(gaps.causes[cause], 1) for cause, ns in granted.causes)
+    return sum(ns * gaps.profiler[cause] // max(gaps.causes[cause], 1) for cause, ns in grant.causes)
 
 
 class Details(NamedTuple):
@@ -370,9 +354,9 @@ def stated_doubt(draft: FindingDraft, doubts: Sequence[Note]) -> str | None:
     """Return the first statement of a note that affects the finding or the time that it claims; None without one."""
     words = {draft.id, "findings"}
     for claim in draft.claims:
-        if isinstance(claim, (GapClaim, IdleClaim)):
+        if isinstance(claim, GapClaim):
             words |= {"idle", *(f"idle.{cause}" for cause in claim.causes)}
-        elif isinstance(claim, (KernelClaim, ComputeClaim)):
+        elif isinstance(claim, KernelClaim):
             words.add("compute")
         else:
             words |= {COMMUNICATION if key == COMMUNICATION else "copies" for key in claim.keys}

@@ -111,14 +111,6 @@ class Grant:
         """The idle ns by cause, for each idle claim."""
         return tuple((cause, int(ns.sum())) for idle in self.idle_grants for cause, ns in idle.ns.items())
 
-    def equals(self, other: Grant) -> bool:
-        """Return whether another grant to the same claims is equal in each account."""
-        idle = zip(self.idle_grants, other.idle_grants, strict=True)
-        exposed = zip(self.exposed_grants, other.exposed_grants, strict=True)
-        pairs = [(ns, other_own.ns[cause]) for own, other_own in idle for cause, ns in own.ns.items()]
-        pairs += [(own[at], other_own[at]) for (_, own), (_, other_own) in exposed for at in range(2)]
-        return all(np.array_equal(*pair) for pair in [*pairs, (self.compute, other.compute)])
-
     def gap_row(self, position: int) -> int:
         """Return the row of the gap at a position of `idle`."""
         return position + self.rows.start if isinstance(self.rows, slice) else int(self.rows[position])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from traceview.model.plugins import RULE_GROUP, Plugin, is_fault, plugins
 from traceview.model.program import Program
 from traceview.model.trace import Note
-from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture, OldRule, Rule
+from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture, Rule
 from traceview.pricing.texts import PRICED, Entry, read_entry, texts_for
 
 Result = TypeVar("Result")
@@ -61,7 +61,7 @@ class Failure(NamedTuple):
     note: Note
 
 
-AnyRule = Rule | OldRule[Any] | PackageRule
+AnyRule = Rule | PackageRule
 
 
 def _check_texts(entries: Mapping[str, Entry], draft: FindingDraft, program: Program) -> None:

@@ -4,26 +4,43 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from pkgutil import iter_modules
-from typing import Any
 
-from traceview.pricing.base import OldRule, Rule
+from traceview.pricing.base import Rule
 from traceview.pricing.packages import AnyRule, rules_of_packages
+
+# The rules in the order in which they claim time. The most specific cause claims first: later rules cannot claim the
+# time that it is granted.
+RULES = (
+    "shared_gpu",
+    "whole_graphs",
+    "profiler_overhead",
+    "start_up",
+    "idle_stream",
+    "copy_bound",
+    "pageable_copies",
+    "allocation",
+    "synchronize",
+    "kernel_storm",
+    "launch_bound",
+    "communication_wait",
+    "shared_stream",
+    "exposed_communication",
+    "exposed_copies",
+    "outside_iterations",
+    "host_bound",
+    "slow_calls",
+    "queued_work",
+    "unknown_launch",
+    "slow_kernels",
+    "small_grids",
+    "costliest_kernel",
+)
 
 
 @cache
-def own_rules() -> tuple[Rule | OldRule[Any], ...]:
-    """Return the rules of this package, in the order in which they claim time.
-
-    The most specific cause claims first: later rules cannot claim the time it is granted.
-    """
-    names = [module.name for module in iter_modules(__path__)]
-    members = [getattr(import_module(f"{__name__}.{name}"), name, None) for name in names]
-    return tuple(
-        sorted(
-            (rule for rule in members if isinstance(rule, (Rule, OldRule))), key=lambda rule: (rule.place, rule.name)
-        )
-    )
+def own_rules() -> tuple[Rule, ...]:
+    """Return the rules of this package, in the order of RULES."""
+    return tuple(getattr(import_module(f"{__name__}.{name}"), name) for name in RULES)
 
 
 def all_rules() -> tuple[AnyRule, ...]:

@@ -67,4 +67,4 @@ def _memory_calls(capture: MeasuredCapture, device: GpuWork) -> pl.DataFrame:
     )
 
 
-allocation = Rule("allocation", find, place=100)
+allocation = Rule("allocation", find)

@@ -93,4 +93,4 @@ def _waits_for_host(device: GpuWork) -> tuple[int, int]:
     return int(waits[is_short].sum()), int(waits[~is_short].sum())
 
 
-communication_wait = Rule("communication_wait", find, place=140)
+communication_wait = Rule("communication_wait", find)

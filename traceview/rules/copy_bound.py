@@ -78,4 +78,4 @@ def _repeated_copies(capture: MeasuredCapture, device: GpuWork) -> str:
     )
 
 
-copy_bound = Rule("copy_bound", find, place=80)
+copy_bound = Rule("copy_bound", find)

@@ -244,4 +244,4 @@ def ncu_filter(row: KernelUse) -> str:
     return f"{base}-k 'regex:{pattern}'" if "*" in pattern else f"{base}-k regex:{pattern}"
 
 
-costliest_kernel = Rule("costliest_kernel", find, place=250)
+costliest_kernel = Rule("costliest_kernel", find)

@@ -61,4 +61,4 @@ def waits_for_stages(capture: MeasuredCapture, device: GpuWork) -> bool:
     return not isinstance(ranges, NotMeasured) and any(PIPELINE.search(row.name) for row in ranges)
 
 
-exposed_communication = Rule("exposed_communication", find, place=160)
+exposed_communication = Rule("exposed_communication", find)

@@ -89,4 +89,4 @@ def _in_kernel_gaps(work: Activity, copies: CopyOverlap, members: Times) -> dict
     return dict(zip(("short", "pieces", "typical"), values, strict=True))
 
 
-exposed_copies = Rule("exposed_copies", find, place=170)
+exposed_copies = Rule("exposed_copies", find)

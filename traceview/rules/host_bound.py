@@ -277,4 +277,4 @@ def _loading_draft(
     return FindingDraft("data_loading", device, claims, {"range": longest}, case)
 
 
-host_bound = Rule("host_bound", find, place=190)
+host_bound = Rule("host_bound", find)

@@ -161,4 +161,4 @@ def _longest_pauses(trace: Trace, device: GpuWork, use: StreamUse) -> tuple[Plac
     )
 
 
-idle_stream = Rule("idle_stream", find, place=70)
+idle_stream = Rule("idle_stream", find)

@@ -121,4 +121,4 @@ def _without_kernels(stretches: Intervals, kernel: NDArray[np.bool_]) -> Interva
     return Intervals(stretches.start[kept], stretches.end[kept])
 
 
-kernel_storm = Rule("kernel_storm", find, place=120)
+kernel_storm = Rule("kernel_storm", find)

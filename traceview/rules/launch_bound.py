@@ -99,4 +99,4 @@ def _longest_stretches(device: GpuWork, dense: pl.DataFrame) -> tuple[Place, ...
     return tuple(places)
 
 
-launch_bound = Rule("launch_bound", find, place=130)
+launch_bound = Rule("launch_bound", find)

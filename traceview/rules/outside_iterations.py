@@ -55,4 +55,4 @@ def _draft(device: GpuWork, name: str, gaps: slice) -> FindingDraft:
     return FindingDraft(name, device, (GapClaim(CAUSES, gaps),), {"causes": words or "for unknown causes"})
 
 
-outside_iterations = Rule("outside_iterations", find, place=180)
+outside_iterations = Rule("outside_iterations", find)

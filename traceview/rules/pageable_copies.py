@@ -132,4 +132,4 @@ def _apparent_cause(capture: MeasuredCapture, blocked: int) -> str:
     return f"{call.api} looks like the cause, but blocks the host for only {total}. "
 
 
-pageable_copies = Rule("pageable_copies", find, place=90)
+pageable_copies = Rule("pageable_copies", find)

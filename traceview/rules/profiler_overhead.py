@@ -30,4 +30,4 @@ def find(capture: MeasuredCapture, device: GpuWork) -> Iterator[Note]:
         )
 
 
-profiler_overhead = Rule("profiler_overhead", find, place=50)
+profiler_overhead = Rule("profiler_overhead", find)

@@ -101,4 +101,4 @@ def _late_case(trace: Trace, device: GpuWork, gaps: Rows) -> tuple[str, dict[str
     return ("in_call", {"call": call, "part": share(ns, whole)}) if ns >= MIN_HELD_SHARE * whole else ("", {})
 
 
-queued_work = Rule("queued_work", find, place=210)
+queued_work = Rule("queued_work", find)

@@ -61,4 +61,4 @@ def metric_sentence(use: DeviceFigures) -> str:
     return f" Measured by GPU metrics while it computes: {', '.join(known)} of the time." if known else ""
 
 
-shared_gpu = Rule("shared_gpu", find, place=30)
+shared_gpu = Rule("shared_gpu", find)

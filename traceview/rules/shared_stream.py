@@ -63,4 +63,4 @@ def _computing_streams(use: DeviceUse) -> dict[int, str]:
     return {each.stream: each.label for each in use.streams if 0 < most <= 2 * each.compute_ns}
 
 
-shared_stream = Rule("shared_stream", find, place=150)
+shared_stream = Rule("shared_stream", find)

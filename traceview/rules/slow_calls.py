@@ -55,4 +55,4 @@ def _launches_after_longest(trace: Trace, device: GpuWork, waits: Times) -> str:
     return f" (up to {duration(int(waits[longest[0]]))} before {join_words(names.to_list())})" if len(names) else ""
 
 
-slow_calls = Rule("slow_calls", find, place=200)
+slow_calls = Rule("slow_calls", find)

@@ -75,4 +75,4 @@ def _case(speedup: Speedup, estimate: Estimate) -> str:
     return speedup.name if speedup.name in ("fp16", "bf16") else ""
 
 
-slow_kernels = Rule("slow_kernels", find, place=230)
+slow_kernels = Rule("slow_kernels", find)

@@ -79,4 +79,4 @@ def _values(kernels: KernelSequence, kind: str, rows: Times) -> dict[str, object
     }
 
 
-small_grids = Rule("small_grids", find, place=240)
+small_grids = Rule("small_grids", find)

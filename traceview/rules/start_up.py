@@ -307,4 +307,4 @@ def _end(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> FindingDra
     return FindingDraft("after_loop", device, (), values, case, "end", outside_ns=whole, evidence=(place,), once=True)
 
 
-start_up = Rule("start_up", find, place=60)
+start_up = Rule("start_up", find)

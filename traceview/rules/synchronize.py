@@ -83,4 +83,4 @@ def restart_claim(device: GpuWork, calls: pl.DataFrame) -> GapClaim:
     return GapClaim(("host", "launch", "api"), rows, np.minimum(limits, MAX_RESTART))
 
 
-synchronize = Rule("synchronize", find, place=110)
+synchronize = Rule("synchronize", find)

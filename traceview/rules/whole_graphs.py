@@ -75,4 +75,4 @@ def _note(device: GpuWork, count: int, inside: int) -> Note:
     )
 
 
-whole_graphs = Rule("whole_graphs", find, place=40)
+whole_graphs = Rule("whole_graphs", find)

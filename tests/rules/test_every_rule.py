@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from pkgutil import iter_modules
+
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from tests.made_trace import made_trace
+from traceview import rules
 from traceview.errors import RequestError
 from traceview.model.analysis import Iterations
 from traceview.model.trace import CLASSES, ROLES, Window
 from traceview.pipeline import analyze
+from traceview.rules import RULES, own_rules
+
+
+def test_every_rule_claims_in_its_place() -> None:
+    modules = {module.name for module in iter_modules(rules.__path__)}
+    assert sorted(RULES) == sorted(modules - {"answer"})
+    assert [rule.name for rule in own_rules()] == list(RULES)
+
 
 times = st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted)
 operations = st.lists(
