@@ -140,7 +140,7 @@ def _arguments(
         made = folder / f"out{suffix}"
         return ("export", *reports, "--format", to, "--output", str(made), "--quiet"), (made,)
     if command == "redact":
-        return ("redact", *reports, str(folder / "out.sqlite"), "--names", chance.choice(("keep", "hash"))), (
+        return ("redact", *reports, str(folder / "out.sqlite"), "--names", chance.choice(("keep", "hash", "drop"))), (
             folder / "out.sqlite",
         )
     if command == "analyze":

@@ -129,7 +129,7 @@ def test_capture_changes_while_read(
 @pytest.mark.parametrize("change", [grow, overwrite, replace_file])
 @pytest.mark.parametrize("form", ["sqlite", "gz", "parquet"])
 def test_export_changes_while_used(tmp_path: Path, change: Callable[[Path], None], form: str) -> None:
-    """Redact, info and fleet read the file of as_sqlite themselves."""
+    """Info and fleet read the file of as_sqlite themselves."""
     path = changed = build_export(tmp_path / "report", kernels=[Kernel()])
     if form == "gz":
         path.write_bytes(gzip.compress(path.read_bytes()))

@@ -30,27 +30,13 @@ def without_stacks(evidence: HostEvidence) -> HostEvidence:
     return HostEvidence(samples=evidence.samples.with_columns(stack=pl.lit(-1, pl.Int32)), events=evidence.events)
 
 
-# What follows from names, which are the evidence: hashing hides it.
-BY_NAME = (
-    *("program", "kernel_families", "kernel_places", "precision", "tensor_core"),
-    *("matrix_precisions", "speed_of_light", "collectives", "change", "gain", "answer"),
-)
-
-
-def numbers(document: Any, hashed: bool = False) -> list[float]:
-    """Return every number but those BY_NAME, sorted, because the order of tied names may change.
-
-    With hashed names, findings on compute are left out: they rest on the families of kernels, and share their time.
-    """
+def numbers(document: Any) -> list[float]:
+    """Return every number, sorted: what ties is in the order of names."""
     waiting, seen = [document], []
     while waiting:
         item = waiting.pop()
-        if hashed and isinstance(item, dict) and item.get("claims") == "compute":
-            continue
-        if isinstance(item, dict):
-            waiting += [value for key, value in item.items() if key not in BY_NAME]
-        elif isinstance(item, list):
-            waiting += item
+        if isinstance(item, (dict, list)):
+            waiting += item.values() if isinstance(item, dict) else item
         elif isinstance(item, (int, float)):
             seen.append(item)
     return sorted(seen)

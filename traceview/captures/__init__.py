@@ -2,5 +2,5 @@
 
 record.py          records a program with nsys, and checks whether this machine can
 info.py            what a capture contains, and what it lacks
-redact/            a copy of a capture that keeps every figure and drops private data
+redact/            a copy of a capture with only what traceview reads, to share
 """

@@ -2,42 +2,67 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from traceview.cli import command
 from traceview.cli.options import FILE, JSON, REPORT, SILENT, reading_options
 from traceview.cli.outputs import check_outputs, print_out, progress, write_document
+from traceview.model.units import plain, quantity
+
+if TYPE_CHECKING:
+    from traceview.captures.redact import Redacted
 
 
 @command(
-    "traceview redact report.sqlite shared.sqlite",
+    "traceview redact report.sqlite shared.sqlite --list",
     "traceview redact report.nsys-rep shared.sqlite --names hash",
 )
 @REPORT
 @click.argument("out", type=FILE)
 @click.option(
     "--names",
-    type=click.Choice(("keep", "hash")),
+    type=click.Choice(("keep", "hash", "drop")),
     default="keep",
     show_default=True,
-    help="Keep or hash the names of kernels, NVTX ranges, threads and programs.",
+    help="Keep, hash or drop the names of ranges, threads and kernels.",
 )
+@click.option("--list", "lists", is_flag=True, help="Print each distinct text that OUT has.")
 @JSON
 @reading_options
 @SILENT
-def redact(report: Path, out: Path, names: str, json_path: Path | None, quiet: bool) -> None:
-    """Write OUT, a copy of REPORT without environment, paths, host, user, command line and program output.
+def redact(
+    report: Path, out: Path, names: Literal["keep", "hash", "drop"], lists: bool, json_path: Path | None, quiet: bool
+) -> None:
+    """Write OUT, a copy of REPORT with only what traceview reads: times, sizes, ids and names.
 
-    Every figure of an analysis stays the same. In names, tokens, keys, e-mail addresses and paths are replaced.
-    The command prints what it removed and leaves REPORT as it is.
+    Environment, command lines, paths, hosts, users, diagnostics and output of the program are gone. Names of ranges,
+    threads and kernels stay unless --names says otherwise: read them with --list before you share OUT.
     """
     from traceview.captures.redact import redact as write_copy
-    from traceview.captures.redact import summary_lines
 
     check_outputs((report,), (out, json_path))
     with progress(quiet) as step:
-        redacted = write_copy(report, out, hash_names=names == "hash", progress=step)
+        redacted = write_copy(report, out, names=names, progress=step)
     if not write_document(json_path, redacted) and not quiet:
-        print_out("".join(f"{line}\n" for line in summary_lines(redacted)))
+        print_out("".join(f"{line}\n" for line in summary_lines(redacted, lists)))
+
+
+def summary_lines(redacted: Redacted, lists: bool) -> Iterator[str]:
+    """Yield what a copy has, at the end the number of its distinct texts; each of them if `lists`."""
+    for each in redacted.texts if lists else ():
+        yield f"{each.kind}: {plain(each.text, len(each.text) + 1)}"
+    for note in redacted.notes:
+        yield f"note: {note}; the copy does not say so"
+    yield (
+        f"The copy has {quantity(redacted.rows, 'row')} in {quantity(redacted.tables, 'table')}. Environment, command "
+        "lines, paths, hosts, users, diagnostics and output of the program are gone."
+    )
+    kinds = Counter(each.kind for each in redacted.texts)
+    counts = ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common())
+    ask = "" if lists else ": --list prints them"
+    yield f"{quantity(len(redacted.texts), 'distinct text')} ({counts}), which you read before you share it{ask}."

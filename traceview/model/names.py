@@ -19,8 +19,8 @@ import polars as pl
 from traceview.errors import RequestError
 
 WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
-# Words in names of ranges, threads and processes. traceview.captures.redact keeps them, so that a redacted capture has
-# the same findings. The first ones mean loading whatever else the name says.
+# Words in names of ranges, threads and processes, which traceview/captures/redact/words.txt has too. The first ones
+# mean loading whatever else the name says.
 LOADER = re.compile(
     r"\b(?:data ?loaders?|data ?sets?|data ?(?:iter|module|pipe)|pt data|pin memory|mini ?batch(?:es)?|get ?item"
     r"|collat(?:e|es|or|ion|ing)|augment(?:s|er|ation|ations|ing)?|tokeniz(?:e|er|ers|ation|ing)|dali)\b"

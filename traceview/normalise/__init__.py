@@ -49,7 +49,7 @@ from traceview.normalise.operations import (
     take_graph_nodes,
     with_launches,
 )
-from traceview.normalise.program import ProgramNames, find_program
+from traceview.normalise.program import ProgramNames, find_program, stated_program
 from traceview.normalise.ranges import ranges_frame, trace_scopes, with_library_calls, without_program_ranges
 from traceview.normalise.sizes import (
     count_messages,
@@ -175,7 +175,7 @@ def _without_events(
     host = host_evidence(
         *(tables, threads, ranges, scopes, stacked), work=work, callers=callers, names=names["name"].to_list()
     )
-    program = find_program(
+    program = stated_program(tables.get(raw.PROGRAM)) or find_program(
         ProgramNames.from_tables(tables, names, kernels, ranges),
         kernels,
         info.profiler == raw.TORCH_PROFILER,

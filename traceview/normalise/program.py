@@ -134,8 +134,6 @@ PYTHON_MARKS = (
     Mark("python", "texts", r"^\S*(libpython\d|/lib/python\d)", "libraries of Python"),
 )
 BACKWARD = "Backward|backward|FusedAdam"
-# Namespaces of libraries whose kernels determine the kind of program; redaction keeps them in hashed names.
-NAMESPACES = r"\b(at::native|onnxruntime|nvinfer1|tensorflow|Kokkos|RAJA|deep_ep|dpsk::ep|hybrid_ep)::"
 # A transposed convolution runs a kernel of data gradients (dgrad) in its forward pass, which does not train.
 TRAINING = r"(?i)backward|bprop|_bwd|bwd_|wgrad|(^|[^a-z])(fused)?adam|optimizer\.step|transpose\(jvp"
 TRAINING_MARKS = (
@@ -187,6 +185,38 @@ def find_program(
         communicates="mpi" in signs or len(devices) > 1 or bool(communicates(names.kernels, names.kernels).any()),
         attention=any(part.str.contains(ATTENTION).any() for part in (names.kernels, names.ranges)),
         nvidia=not any("AMD" in (name or "") for name in devices),
+    )
+
+
+PROPERTIES = ("python", "communicates", "attention", "nvidia")
+
+
+def program_rows(program: Program) -> pl.DataFrame:
+    """Return raw.PROGRAM, with which a redacted copy states its program instead of the names that show it."""
+    stated = {name: [str(getattr(program, name))] for name in ("kind", "training", *PROPERTIES)}
+    stated |= {name: list(getattr(program, name)) for name in ("frameworks", "evidence")}
+    rows = [(name, value) for name, values in stated.items() for value in values]
+    return pl.DataFrame(rows, schema=["name", "value"], orient="row")
+
+
+def stated_program(table: pl.DataFrame | None) -> Program | None:
+    """Return the program that raw.PROGRAM states, as far as it consists of known words; None if it states none."""
+    if table is None or table.is_empty():
+        return None
+    stated: dict[str, list[str]] = {}
+    for name, value in table.drop_nulls().iter_rows():
+        stated.setdefault(name, []).append(value)
+    marks = framework_marks()
+    known = {*(mark.framework for mark in marks), *KINDS}
+    signs = {TORCH_TRACE, *(mark.evidence for mark in (*marks, *TRAINING_MARKS))}
+    evidence = {f"{name}: {sign}" for name in (*known, "training") for sign in signs}
+    words = {"True": True, "False": False}
+    return Program(
+        kind=next((kind for kind in stated.get("kind", ()) if kind in KINDS), "cuda"),
+        frameworks=tuple(name for name in stated.get("frameworks", ()) if name in known),
+        training=words.get(stated.get("training", ["None"])[0]),
+        evidence=tuple(line for line in stated.get("evidence", ()) if line in evidence),
+        **{name: words.get(stated.get(name, ["False"])[0], False) for name in PROPERTIES},
     )
 
 

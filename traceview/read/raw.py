@@ -52,13 +52,14 @@ OPENACC = (
     "CUPTI_ACTIVITY_KIND_OPENACC_DATA",
     "CUPTI_ACTIVITY_KIND_OPENACC_OTHER",
 )
-# Not tables of nsys: readers of other captures, or of payloads, fill them (normalise/sizes.py).
+# Not tables of nsys: readers of other captures, or of payloads, fill them (normalise/sizes.py), and `redact` PROGRAM.
 MATH = "TORCH_OPS"
 SCOPES = "TORCH_SCOPES"
 GRAPH_NODES = "CUDA_GRAPH_NODE_EVENTS"
 GRAPH_NODE = "graphNodeId"  # column of kernels; read if the table GRAPH_NODES has the captures of nodes
 MESSAGES = "COLLECTIVES"
 NCCL_CALLS = "NCCL_CALLS"
+PROGRAM = "TRACEVIEW_PROGRAM"
 
 # eventType of NVTX_EVENTS.
 RANGE_TYPES = PUSHED, STARTED = 59, 60
@@ -150,11 +151,13 @@ TABLES: Mapping[str, WantedColumns] = {
     MESSAGES: WantedColumns(
         ("correlationId", "globalPid", "nameId", "textId", "groupSize", "elementType", "sentBytes", "receivedBytes")
     ),
+    NCCL_CALLS: WantedColumns(
+        ("start", "end", "globalTid", "name", "communicator", "bytes", "ranks"), text=("name", "communicator")
+    ),
+    PROGRAM: WantedColumns(("name", "value"), text=("name", "value")),
     STRINGS: WantedColumns(("id", "value"), text=("value",)),
     "TARGET_INFO_GPU": WantedColumns(
-        (),
-        ("id", "name", "uuid", "busLocation", "cuDevice", *GPU_LIMITS, "computeMajor", "computeMinor"),
-        ("name", "uuid", "busLocation"),
+        (), ("id", "name", "cuDevice", *GPU_LIMITS, "computeMajor", "computeMinor"), ("name",)
     ),
     "TARGET_INFO_CUDA_DEVICE": WantedColumns((), ("gpuId", "cudaId", "pid", "uuid"), ("uuid",)),
     "TARGET_INFO_CUDA_STREAM": WantedColumns(("streamId", "processId", "contextId"), ("flag",)),

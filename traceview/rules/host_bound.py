@@ -39,7 +39,7 @@ MIN_RANGE_SHARE = 0.01  # share of the steady time; ranges with a shorter wait b
 WHOLE_SHARE, MIN_DIVIDED, MAX_NAMES = 0.9, 1_000_000, 2
 MIN_BATCHES = 3  # with fewer waits, or one that has most of the time, no loop loads data
 MOSTLY = 0.5
-OPTIMIZER = re.compile(r"optim|adam|sgd", re.IGNORECASE)  # traceview.captures.redact keeps this word
+OPTIMIZER = re.compile(r"optim|adam|sgd", re.IGNORECASE)
 MPI = re.compile(r"MPI_(?!File_)[A-Z]")
 READS = r"^(?:p?readv?(?:64)?|fread|fgets|getline|fscanf)\b"
 

@@ -9,8 +9,8 @@ names, whatever they contain.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from itertools import starmap
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -66,6 +66,31 @@ class KernelKind(NamedTuple):
     library: str | None = None  # None for a kernel of the program
 
 
+_TENSOR_CORE = {"tensor": True, "plain": False, "unknown": None}
+_PRECISIONS = dict.fromkeys([*(precision for (precision, _), *_ in _MATRIX_UNITS if precision), *_ELEMENT_TYPES])
+_STATED = re.compile(
+    rf".*\[hidden (?P<family>{'|'.join({**dict(FAMILIES), 'custom': '', 'communication': ''})}) "
+    rf"(?P<precision>{'|'.join(_PRECISIONS)}|-) (?P<unit>{'|'.join(_TENSOR_CORE)}) "
+    rf"(?P<library>{'|'.join(map(re.escape, dict(LIBRARIES)))}|-): (?P<label>.*)\]",
+    re.DOTALL,
+)
+
+
+def kind_words(kind: KernelKind) -> str:
+    """Return words that state a kind at the end of a full name whose own words are hidden (captures/redact)."""
+    unit = next(word for word, uses in _TENSOR_CORE.items() if uses is kind.tensor_core)
+    return f"[hidden {kind.family} {kind.precision or '-'} {unit} {kind.library or '-'}: {kind.label}]"
+
+
+def stated_kind(full: str) -> KernelKind | None:
+    """Return the kind that a full name states with kind_words(); None if it states none."""
+    match = _STATED.fullmatch(full) if full.endswith("]") else None
+    if match is None:
+        return None
+    precision, library = (None if match[name] == "-" else match[name] for name in ("precision", "library"))
+    return KernelKind(match["label"], match["family"], precision, _TENSOR_CORE[match["unit"]], library)
+
+
 _kept: dict[tuple[str, str], KernelKind] = {}
 _searching = Lock()  # tables are measured in several threads
 
@@ -106,8 +131,8 @@ def _search(names: pl.DataFrame) -> list[KernelKind]:
     units = pl.DataFrame([*(row[0] for row in _MATRIX_UNITS), (None, None)], schema=_UNIT, orient="row")
     libraries = pl.Series("library", [*(name for name, _ in LIBRARIES), None], pl.String)[_first_match(full, LIBRARIES)]
     columns = (_labels(names["name"], full), pl.Series("family", family), full.alias("full"), libraries)
-    kinds = units[unit].with_columns(*columns)
-    return list(starmap(KernelKind, kinds.with_columns(**_tensor_core_and_type()).select(_FIELDS).iter_rows()))
+    kinds = units[unit].with_columns(*columns).with_columns(**_tensor_core_and_type()).select(_FIELDS)
+    return [stated_kind(text) or KernelKind(*row) for text, row in zip(full, kinds.iter_rows(), strict=True)]
 
 
 def _first_match(texts: pl.Series, rows: Sequence[tuple[Any, ...]]) -> NDArray[np.int64]:

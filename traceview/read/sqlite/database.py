@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 from traceview.errors import DamagedExportError, NotAnExportError, NotFoundError, ReportError
@@ -91,17 +91,6 @@ PROGRESS_STEP = 200_000  # SQLite instructions between two calls of the progress
 # A row of six bytes costs some tens of instructions: reading every table of a file ten times stays far below this.
 MAX_INSTRUCTIONS, MAX_INSTRUCTIONS_PER_BYTE = 40_000_000, 300
 
-Returned = TypeVar("Returned")
-Result = TypeVar("Result", bound=str | int)
-
-
-class DeclaredColumn(NamedTuple):
-    """A stored column: its name, its declared type, and whether it is part of the primary key."""
-
-    name: str
-    kind: str
-    is_key: bool
-
 
 class Export:
     """The open database of a capture. Every command reads its rows here.
@@ -114,14 +103,9 @@ class Export:
     def __init__(self, connection: sqlite3.Connection, guard: Guard, name: str) -> None:
         """Read the list of tables. Raises DamagedExportError."""
         self.connection, self.guard, self.name = connection, guard, name
-        self.begin_pass()
+        self._size = DecodedSize(name)
         connection.text_factory = self._text
-        self._encoding = str(connection.execute("PRAGMA encoding").fetchone()[0])
         self.tables = self._ordinary_tables()
-
-    def begin_pass(self) -> None:
-        """Count texts from 0 again: a command that reads them twice decodes no more than one that reads them once."""
-        self._size = DecodedSize(self.name)
 
     def rows(self, table: str) -> str:
         """Return the SQL name of an ordinary table whose rows SQLite then reads in the order of the table's b-tree."""
@@ -142,24 +126,10 @@ class Export:
         # Nothing stops SQLite's count(*) on pages that form a cycle; the guard stops sum(1).
         return int(self.select("coalesce(sum(1), 0)", table).fetchone()[0])
 
-    def stored_columns(self, table: str) -> list[DeclaredColumn]:
-        """Return a table's columns in order, without computed ones."""
-        lines = self._pragma("table_xinfo", table)
-        return [
-            DeclaredColumn(str(name), str(kind).upper(), key > 0)
-            for _, name, kind, _, _, key, hidden in lines
-            if not hidden
-        ]
-
     def columns(self, table: str) -> list[str]:
         """Return the names of a table's columns in order, without computed ones."""
-        return [column.name for column in self.stored_columns(table)]
-
-    def rowid_alias(self, table: str) -> str | None:
-        """Return the column that is the row id; None if no column is, for example if the key has its own b-tree."""
-        keys = [column for column in self.stored_columns(table) if column.is_key]
-        apart = any(kind == "pk" for _, _, _, kind, _ in self._pragma("index_list", table))
-        return keys[0].name if len(keys) == 1 and keys[0].kind == "INTEGER" and not apart else None
+        lines = self._pragma("table_xinfo", table)
+        return [str(name) for _, name, _, _, _, _, hidden in lines if not hidden]
 
     def metadata(self) -> dict[object, object]:
         """Return what the export states about itself, such as EXPORT_SCHEMA_VERSION."""
@@ -167,14 +137,6 @@ class Export:
             if table in self.tables and {"name", "value"} <= set(self.columns(table)):
                 return dict(self.select("name, value", table).fetchall())
         return {}
-
-    def add_function(self, name: str, function: Callable[[str], Result], otherwise: Result) -> None:
-        """Register an SQL function of CAST(text AS BLOB). What it raises is raised when the export is closed.
-
-        SQLite refuses to pass texts with invalid bytes.
-        """
-        call = self.guard.watched(lambda raw: function(self._text(raw, self._encoding)), otherwise)
-        self.connection.create_function(name, 1, call, deterministic=True)
 
     def counted(self, blob: bytes | None) -> bytes | None:
         """Return a selected blob, and count its bytes as those of texts. Raises ReportError above the limit."""
@@ -230,7 +192,7 @@ class Export:
             reason = _reason(error)
             raise DamagedExportError(f"{self.name}: its list of tables is damaged ({reason}); {EXPORT_AGAIN}") from None
 
-    def _text(self, raw: bytes, encoding: str = "utf-8") -> str:
+    def _text(self, raw: bytes) -> str:
         """Decode a text up to MAX_NAME_BYTES. Raises ReportError above the limits."""
         size = self._size
         if len(raw) > MAX_NAME_BYTES:
@@ -238,7 +200,7 @@ class Export:
         size.total += len(raw)
         if size.total > size.limit:
             size.check(0)
-        return raw[:MAX_NAME_BYTES].decode(encoding, "replace")
+        return raw[:MAX_NAME_BYTES].decode("utf-8", "replace")
 
 
 @contextmanager
@@ -306,28 +268,15 @@ class Guard:
         _harden(connection)
         connection.set_progress_handler(self._on_progress, PROGRESS_STEP)
 
-    def watched(self, function: Callable[[bytes], Returned], otherwise: Returned) -> Callable[[bytes], Returned]:
-        """Return `function` for use in SQL: its exceptions are kept for `reraise`, and it then returns `otherwise`."""
-
-        def call(text: bytes) -> Returned:
-            try:
-                return otherwise if self.raised else function(text)
-            except BaseException as error:
-                self.raised = error
-                return otherwise
-
-        return call
-
     def reraise(self, error: sqlite3.Error | None = None) -> None:
         """Raise the exception that was kept while SQLite ran, if there is one.
 
         A signal that arrives as Python enters a callback is raised before the callback can keep it. SQLite then reports
-        an interruption or a failed function that the guard did not cause: this is a KeyboardInterrupt.
+        an interruption that the guard did not cause: this is a KeyboardInterrupt.
         """
         if self.raised is not None:
             raise self.raised
-        message = str(error)
-        if "user-defined function" in message or ("interrupted" in message and self.left >= 0):
+        if "interrupted" in str(error) and self.left >= 0:
             raise KeyboardInterrupt from None
 
     def _on_progress(self) -> int:

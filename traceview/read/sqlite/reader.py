@@ -54,16 +54,21 @@ def write_sqlite(name: str, tables: Iterable[tuple[str, pl.DataFrame]], folder: 
     """
     path = folder / (name if name.strip("./") else "capture.sqlite")  # errors of later readers show this name
     try:
-        with closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute("PRAGMA journal_mode=OFF")
-            for table, frame in tables:
-                if PLAIN_NAME.fullmatch(table):
-                    _write_table(connection, table, frame)
+        write_tables(path, tables)
     except (sqlite3.Error, OverflowError):
         raise ReportError(
             f"{name}: its tables cannot be written to the folder for temporary files; set TMPDIR to a folder with room"
         ) from None
     return path
+
+
+def write_tables(path: Path, tables: Iterable[tuple[str, pl.DataFrame]]) -> None:
+    """Write tables into a new database. Raises sqlite3.Error or OverflowError."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("PRAGMA journal_mode=OFF")
+        for table, frame in tables:
+            if PLAIN_NAME.fullmatch(table):
+                _write_table(connection, table, frame)
 
 
 def _write_table(connection: sqlite3.Connection, table: str, frame: pl.DataFrame) -> None:
