@@ -43,7 +43,7 @@ def rank_collectives(trace: Trace, device: Activity, begin: Times, numbers: Time
     left_out, rows = len(rows) - len(order), rows[order]
     launched, thread, start, end, hidden = (values[order] for values in (launched, thread, start, end, hidden))
     names = [collective_kind(name) for name in trace.operations["name"].gather(rows).cast(pl.String)]
-    kinds = sorted(set(names))
+    kinds, kind = np.unique(np.array(names, np.str_), return_inverse=True)
     channels, channel = _channels(
         trace.operations["stream"].to_numpy()[rows].astype(np.int64),
         trace.streams["stream_id"].to_numpy(),
@@ -52,22 +52,16 @@ def rank_collectives(trace: Trace, device: Activity, begin: Times, numbers: Time
     )
     steps = np.concatenate([np.array([BEFORE_ALL], np.int64), numbers])
     return Collectives(
-        kinds=tuple(kinds),
+        kinds=tuple(kinds.tolist()),
         channels=channels,
         step=steps[np.searchsorted(begin, launched, side="right")],
-        kind=_places(kinds, names),
+        kind=kind.astype(np.int64),
         channel=channel,
         start=start,
         end=end,
         hidden=hidden,
         left_out=left_out,
     )
-
-
-def _places(distinct: list[str], names: list[str]) -> Times:
-    """Return the place of each name in a list of distinct names."""
-    place = {name: index for index, name in enumerate(distinct)}
-    return np.array([place[name] for name in names], np.int64)
 
 
 def _launch_times_and_threads(trace: Trace, rows: Times) -> tuple[Times, Times]:
@@ -86,22 +80,14 @@ def _channels(
     stream: Times, stream_ids: Times, communicators: list[str | None], groups: list[str | None]
 ) -> tuple[tuple[Channel, ...], Times]:
     """Return the distinct channels, and the index of each kernel's channel."""
-    names = next((known for known in map(_all_known, (communicators, groups)) if known), None)
-    if names is None:
-        used = np.unique(stream)
-        return tuple(Channel(None, int(stream_ids[row])) for row in used), np.searchsorted(used, stream)
-    distinct = sorted(set(names))
-    channel = _places(distinct, names)
+    named = next((names for names in (communicators, groups) if names and None not in names), None)
+    if named is None:
+        used, channel = np.unique(stream, return_inverse=True)
+        return tuple(Channel(None, number) for number in stream_ids[used].tolist()), channel.astype(np.int64)
     # A communicator may use several streams; its first one identifies the channel.
-    first = np.unique(channel, return_index=True)[1]
+    names, first, channel = np.unique(named, return_index=True, return_inverse=True)
     ids = stream_ids[stream[first]].tolist()
-    return tuple(Channel(name, number) for name, number in zip(distinct, ids, strict=True)), channel
-
-
-def _all_known(names: list[str | None]) -> list[str]:
-    """Return the names, or nothing if any is unknown."""
-    known = [name for name in names if name is not None]
-    return known if len(known) == len(names) else []
+    return tuple(map(Channel, names.tolist(), ids)), channel.astype(np.int64)
 
 
 def _process_groups(messages: pl.DataFrame, rows: Times) -> list[str | None]:

@@ -66,7 +66,7 @@ def merge(
     waits = measure_waits(arrived, iterations)
     heat = build_heat(ranks, iterations, waits.by_iteration)
     sets = rank_sets([group.ranks for group in groups], len(ranks))
-    lags = None if heat is None else measure_lags(heat, sets)
+    lags = measure_lags(heat, sets)
     numbers = {node: number for number, node in enumerate(dict.fromkeys(each.node for each in results if each.node))}
     nodes = [numbers.get(result.node or "") for result in results]
     table = RankTable(labels, reports, sets.tolist(), files, nodes, iterations.steady, waits.sums, lags)
@@ -76,7 +76,7 @@ def merge(
     return Fleet(
         reports=tuple(files),
         ranks=rows,
-        typical=None if lags is None else lags.overall,
+        typical=lags.overall,
         margin=margin,
         stragglers=stragglers,
         advice=build_advice(rows, stragglers, [results[report].program for report in reports]),

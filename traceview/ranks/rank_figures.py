@@ -33,15 +33,14 @@ STANDARD_ERROR = 1.2533 * 1.4826  # standard error of a median over the median a
 class Lags:
     """How each rank's own time differs from the others of its set: medians over steady iterations, in ns.
 
-    `noise` is three times the standard error of `lag`, from the median absolute deviation. `count` is the number of
-    iterations; below MIN_ITERATIONS, a rank is not judged. `typical` is the median own time of an iteration of its
-    set, or ABSENT; `overall` is that of all ranks.
+    `noise` is three times the standard error of `lag`, from the median absolute deviation. Both are None with fewer
+    than MIN_ITERATIONS iterations. `typical` is the median own time of an iteration of each rank's set, or None;
+    `overall` is that of all ranks.
     """
 
-    lag: Times
-    noise: Times
-    count: Times
-    typical: Times
+    lag: Sequence[int | None]
+    noise: Sequence[int | None]
+    typical: Sequence[int | None]
     overall: int | None
 
 
@@ -80,25 +79,21 @@ def build_heat(ranks: Sequence[RankResult], iterations: FleetIterations, waited:
     return Heat(numbers, np.isin(numbers, iterations.steady).astype(np.int64), wall, own, compute, wait)
 
 
-def measure_lags(heat: Heat, sets: Times) -> Lags:
+def measure_lags(heat: Heat | None, sets: Times) -> Lags:
     """Compare each rank's own time with the median own time of the other ranks of its set, iteration by iteration."""
-    own = heat.own[:, heat.steady == 1]
-    difference = np.zeros(own.shape, np.float64)
-    for column in range(own.shape[1]):
-        difference[:, column] = difference_within_sets(own[:, column], sets)
-    lag, noise, count, typical = (np.zeros(len(own), np.int64) for _ in range(4))
-    for row in range(len(own)):
-        values = difference[row][~np.isnan(difference[row])]
-        count[row] = len(values)
-        if len(values):
-            median = np.median(values)
-            deviation = float(np.median(np.abs(values - median)))
-            lag[row] = round(float(median))
-            noise[row] = round(3 * STANDARD_ERROR * deviation / len(values) ** 0.5)
-    for number in np.unique(sets):
-        typical_own = _median_present(own[sets == number])
-        typical[sets == number] = ABSENT if typical_own is None else typical_own
-    return Lags(lag, noise, count, typical, _median_present(own))
+    own = np.empty((len(sets), 0), np.int64) if heat is None else heat.own[:, heat.steady == 1]
+    differences = np.array([difference_within_sets(column, sets) for column in own.T]).reshape(-1, len(sets)).T
+    lag, noise = zip(*(_lag_and_noise(row[~np.isnan(row)]) for row in differences), strict=True)
+    typical = {number: _median_present(own[sets == number]) for number in set(sets.tolist())}
+    return Lags(lag, noise, [typical[number] for number in sets.tolist()], _median_present(own))
+
+
+def _lag_and_noise(differences: NDArray[np.float64]) -> tuple[int, int] | tuple[None, None]:
+    if len(differences) < MIN_ITERATIONS:
+        return None, None
+    median = float(np.median(differences))
+    deviation = float(np.median(np.abs(differences - median)))
+    return round(median), round(3 * STANDARD_ERROR * deviation / len(differences) ** 0.5)
 
 
 def _median_present(own: Times) -> int | None:
@@ -143,12 +138,11 @@ class RankTable:
     nodes: Sequence[int | None]  # one for each report
     steady: Times
     sums: Mapping[str, Times]  # see Waits
-    lags: Lags | None
+    lags: Lags
 
     def row(self, index: int, rank: RankResult) -> Rank:
         """Return the row of a rank."""
-        lags, report = self.lags, self.reports[index]
-        judged = lags if lags is not None and lags.count[index] >= MIN_ITERATIONS else None
+        report = self.reports[index]
         iterations = 0 if rank.steps is None else int(np.isin(rank.steps.number, self.steady).sum())
         # Per steady iteration, or totals without such iterations.
         prefix = "mean_" if iterations else ""
@@ -164,8 +158,8 @@ class RankTable:
             iterations=iterations,
             time=None if rank.steps is None else rank.steps.time,
             **time_parts(rank, self.steady),
-            lag=int(judged.lag[index]) if judged else None,
-            noise=int(judged.noise[index]) if judged else None,
+            lag=self.lags.lag[index],
+            noise=self.lags.noise[index],
             wait=wait,
             bare_wait=bare_wait,
             caused=caused,
@@ -173,7 +167,7 @@ class RankTable:
             last_count=int(self.sums["last"][index]),
             matched=int(self.sums["matched"][index]),
             set=self.sets[index],
-            typical=int(lags.typical[index]) if lags is not None and lags.typical[index] != ABSENT else None,
+            typical=self.lags.typical[index],
             node=self.nodes[report],
         )
 

@@ -40,19 +40,10 @@ class Task:
     exists: bool = False
 
 
-def use_one_thread() -> None:
-    """Limit each library to one thread, because the workers are the parallelism.
-
-    Polars reads its limit at import, so nothing changes if it is already imported.
-    """
-    if "polars" not in sys.modules:
-        for name in THREADS:
-            os.environ[name] = "1"
-
-
 def read(task: Task) -> ReportResult | str:
     """Read one report; return its result, or an error as one line."""
-    use_one_thread()
+    if "polars" not in sys.modules:  # which reads its limit when it is imported
+        os.environ.update(dict.fromkeys(THREADS, "1"))  # the workers are the parallelism
     from traceview.errors import TraceviewError, is_out_of_memory
     from traceview.ranks.measure_report import measure_report
     from traceview.read.nsys_rep import CHOSEN
