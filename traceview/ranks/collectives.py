@@ -85,7 +85,7 @@ def _channels(
         used, channel = np.unique(stream, return_inverse=True)
         return tuple(Channel(None, number) for number in stream_ids[used].tolist()), channel.astype(np.int64)
     # A communicator may use several streams; its first one identifies the channel.
-    names, first, channel = np.unique(named, return_index=True, return_inverse=True)
+    names, first, channel = np.unique(np.array(named, np.str_), return_index=True, return_inverse=True)
     ids = stream_ids[stream[first]].tolist()
     return tuple(map(Channel, names.tolist(), ids)), channel.astype(np.int64)
 
