@@ -11,8 +11,8 @@ from tests.captures import analyzed, sample
 from traceview.engine.model import AnalyzedCapture
 from traceview.engine.page import page_inputs
 from traceview.model.analysis import Analysis, AnalysisOptions
-from traceview.model.timeline.events import PageInputs
 from traceview.pipeline import analyze, analyze_trace
+from traceview.report.timeline.inputs import PageInputs
 
 KEPT = 6  # analyses; a module of tests uses one or two
 _captures: dict[int, tuple[Analysis, AnalyzedCapture]] = {}  # by id of the analysis, the last ones
@@ -24,7 +24,7 @@ def inputs_of(analysis: Analysis) -> PageInputs:
         if len(_captures) == KEPT:
             del _captures[next(iter(_captures))]
         _captures[id(analysis)] = analysis, analyze_trace(analysis.trace, AnalysisOptions(whole=analysis.whole))
-    return page_inputs(_captures[id(analysis)][1])._replace(analysis=analysis)
+    return replace(page_inputs(_captures[id(analysis)][1]), analysis=analysis)
 
 
 @cache

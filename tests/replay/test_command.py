@@ -9,12 +9,12 @@ from pathlib import Path
 from tests.captures import sample
 from tests.cli.command import Command
 from tests.pages import inputs_of
-from traceview.model.timeline.groups import rows
-from traceview.model.timeline.rows import LOOKS
 from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze
 from traceview.replay.prediction import whatif
 from traceview.report.screen import MAX_LINES
+from traceview.report.timeline.rows import timeline_rows
+from traceview.report.timeline.work import LOOKS
 
 SERIAL = sample("trainer/serial.sqlite")
 
@@ -43,7 +43,7 @@ def test_critical_path_is_the_first_row_of_the_page(traceview: Command, tmp_path
     analysis = analyze(SERIAL)
     result = whatif(analysis)
     assert isinstance(result, WhatIf)
-    first = rows(inputs_of(analysis), result.spans)[0]
+    first = timeline_rows(inputs_of(analysis), result.spans)[1][0]
     (path,) = first.rows
     (marks,) = path.lanes
     assert path.id == "path" and len(marks) == len(result.spans) > 100

@@ -11,7 +11,7 @@ from traceview.measure import measure_counters
 from traceview.measure.charts import measure_charts
 from traceview.measure.host import THREAD_STACKS
 from traceview.measure.nvtx import project_ranges
-from traceview.model.timeline.events import PageInputs, TimelineEvents
+from traceview.report.timeline.inputs import PageInputs
 
 
 def page_inputs(capture: AnalyzedCapture) -> PageInputs:
@@ -28,7 +28,6 @@ def page_inputs(capture: AnalyzedCapture) -> PageInputs:
             projected=project_ranges(trace, work.projection),
             counters=measure_counters(trace),
             stacks=no_stacks if host_idle is None else host_idle.thread_stacks(),
-            events=TimelineEvents.from_trace(trace, analysis.devices, analysis.host),
             combinations=None if capture.changes is None else capture.changes.combinations(),
             charts=charts.result(),
             other=other.result(),

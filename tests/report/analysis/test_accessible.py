@@ -17,8 +17,8 @@ from tests.pages import inputs_of
 from tests.report.analysis.test_draws import fine
 from tests.report.browser import Opened, opened
 from traceview.model.analysis import Analysis
-from traceview.model.timeline.rows import LOOKS
 from traceview.report.analysis.page import render
+from traceview.report.timeline.work import LOOKS
 
 Colour = NDArray[np.float64]
 # Machado, Oliveira and Fernandes 2009, severity 1.0, on linear RGB.

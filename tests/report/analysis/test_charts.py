@@ -309,7 +309,7 @@ def test_more_iterations_than_bars_are_averaged(browser: Browser, analysis_of: C
     many = replace(analysis.iterations, per_iteration=each, count=len(each))
     inputs = inputs_of(analysis)
     charts = inputs.charts._replace(iterations=iteration_bars(each))
-    inputs = inputs._replace(analysis=replace(analysis, iterations=many), charts=charts)
+    inputs = replace(inputs, analysis=replace(analysis, iterations=many), charts=charts)
     with (
         TemporaryDirectory() as folder,
         opened(browser, render(inputs), Path(folder)) as page,

@@ -80,7 +80,7 @@ def test_steady_part_comes_first_and_the_window_on_a_click(browser: Browser, tmp
     path = sample("ddp2.sqlite")
     analysis, whole = analyzed(path), analyzed(path, whole=True)
     for shown, other in ((analysis, whole), (whole, analysis)):
-        assert finding_costs(inputs_of(shown).parts[1]) == finding_costs(other) != finding_costs(shown)
+        assert finding_costs(inputs_of(shown).analyses[1]) == finding_costs(other) != finding_costs(shown)
     with opened(browser, render(inputs_of(analysis)), tmp_path) as page:
         assert page.page.locator("#answer-title").inner_text() == analysis.answer.text
         page.page.get_by_role("combobox", name="Group the kernels on GPU 0").select_option("family")

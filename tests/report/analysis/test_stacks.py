@@ -15,11 +15,12 @@ from tests.pages import inputs_of, long_analysis
 from tests.report.browser import Opened, chart, opened
 from traceview.model.analysis import Analysis
 from traceview.model.charts import StackNode
-from traceview.model.timeline.events import PageInputs
-from traceview.model.timeline.groups import sample_marks
 from traceview.pipeline import analyze
 from traceview.report.analysis.page import render
 from traceview.report.screen import STATE_WORDS
+from traceview.report.timeline.inputs import PageInputs
+from traceview.report.timeline.marks import Names
+from traceview.report.timeline.stacks import sample_marks
 
 
 @pytest.fixture(scope="module")
@@ -184,8 +185,8 @@ def test_area_has_its_stacks_from_both_ends(page: Opened) -> None:
 def sample_times(inputs: PageInputs, first: int, last: int) -> Counter[int]:
     """Return the ns of each stack between two times of a page."""
     times: Counter[int] = Counter()
-    zero = inputs.events.span.start
-    for marks in sample_marks(inputs).values():
+    zero = inputs.span.start
+    for marks in sample_marks(inputs.analysis.trace.evidence, inputs.stacks, inputs.span, Names()).values():
         for start, end, stack in zip(marks.start, marks.end, marks.details["stack"], strict=True):
             times[int(stack)] += max(0, min(int(end) - zero, last) - max(int(start) - zero, first))
     return times

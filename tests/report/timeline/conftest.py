@@ -10,8 +10,8 @@ from playwright.sync_api import Browser
 from tests.pages import inputs_of
 from tests.report.browser import Opened, opened
 from traceview.model.analysis import Analysis
-from traceview.model.timeline.events import PageInputs
 from traceview.report.analysis.page import render
+from traceview.report.timeline.inputs import PageInputs
 
 
 @pytest.fixture(scope="module")

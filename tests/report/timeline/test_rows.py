@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from tests.pages import inputs_of
 from tests.report.browser import Opened
 from traceview.model.analysis import Analysis
 from traceview.model.sizes import CounterSeries
-from traceview.model.timeline.events import PageInputs
+from traceview.report.timeline.inputs import PageInputs
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,7 @@ def inputs(analysis_of: Callable[[str], Analysis]) -> PageInputs:
     power = CounterSeries("power", "W", start[[0, 10_000, 15_000]], np.array([100.5, 300.0, 250.0]))
     memory = CounterSeries("memory", "bytes", start, value, device=0)
     rate = CounterSeries("rate", "%", start[[0, 10_000]], np.array([33.0, 12.0]))
-    return inputs_of(analysis)._replace(counters=(memory, power, rate))
+    return replace(inputs_of(analysis), counters=(memory, power, rate))
 
 
 def test_rows_of_counters(page: Opened) -> None:

@@ -2,7 +2,6 @@
 
 page.py       the page: template, styles and scripts of report/assets, filled with texts and tables
 charts.py     figures of the charts
-timeline.py   packs the rows of model/timeline/
 terminal.py   the summary and its tables
 answer.py     sentences of both
 """

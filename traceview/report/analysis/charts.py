@@ -22,12 +22,12 @@ from traceview.model.charts import (
 )
 from traceview.model.columns import Column, columns
 from traceview.model.rows import KernelUse, StreamUse, size_text
-from traceview.model.timeline.events import PageInputs
-from traceview.model.timeline.groups import SampleStacks
-from traceview.model.timeline.rows import COPY_CLASSES
 from traceview.model.units import plain
 from traceview.report.analysis.answer import covered
 from traceview.report.json import values_of
+from traceview.report.timeline.inputs import PageInputs
+from traceview.report.timeline.stacks import SampleStacks
+from traceview.report.timeline.work import COPY_CLASSES
 
 Json = dict[str, Any]
 MAX_PLACE_NAME = 120
@@ -65,10 +65,10 @@ MAX_KERNEL_NAME = 300
 
 def charts(inputs: PageInputs) -> Json:
     """Return the figures of every chart; times count from the start of the timeline, rows have its ids."""
-    analysis, measured, zero = inputs.analysis, inputs.charts, inputs.events.span.start
+    analysis, measured, zero = inputs.analysis, inputs.charts, inputs.span.start
     used, evidence = {device.device: device for device in analysis.devices}, analysis.trace.evidence
     return {
-        "devices": [_device(inputs.parts, used[device.device], device, zero) for device in measured.devices],
+        "devices": [_device(inputs.analyses, used[device.device], device, zero) for device in measured.devices],
         "iterations": _iterations(analysis, measured.iterations, zero),
         "stacks": {"exact": measured.stacks.exact, "nodes": [_stack(node) for node in measured.stacks.nodes]},
         "shapes": [_shape(shape) for shape in measured.shapes],

@@ -23,17 +23,17 @@ from traceview.model.charts import IterationBar
 from traceview.model.columns import Table
 from traceview.model.findings import Finding, Place
 from traceview.model.program import program_words
-from traceview.model.timeline.events import ClassTimes, PageInputs
-from traceview.model.timeline.groups import PATH_LOOKS, rows
-from traceview.model.timeline.rows import WORDS
 from traceview.model.trace import MEMORIES, Window
 from traceview.model.units import duration, plain
 from traceview.report.analysis.answer import COUNTED, FAMILY_WORDS, basis_lines, span, total_words, unprofiled_words
 from traceview.report.analysis.charts import charts
-from traceview.report.analysis.timeline import MergedRows, PackedTimeline, timeline
 from traceview.report.assets import ANALYSIS, escaped_json, library, pack, sha256
 from traceview.report.json import plain_values, values_of
 from traceview.report.screen import CAUSE_WORDS, STATE_WORDS, confidence_word
+from traceview.report.timeline.inputs import PageInputs
+from traceview.report.timeline.packing import PackedTimeline, Timeline
+from traceview.report.timeline.rows import timeline_rows
+from traceview.report.timeline.work import PATH_LOOKS, WORDS, Bands
 from traceview.report.whatif import PATH_WORDS
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def sections(inputs: PageInputs, whatif: WhatIf | None = None) -> Json:
 
     `whatif` adds predictions.
     """
-    analysis, covered = inputs.analysis, inputs.events.span
+    analysis, covered = inputs.analysis, inputs.span
     info, zero = analysis.info, covered.start
     return {
         "file": plain(info.file, 200),
@@ -66,7 +66,7 @@ def sections(inputs: PageInputs, whatif: WhatIf | None = None) -> Json:
         "covers": _coverages(analysis),
         **_answer(analysis, zero),
         "other": None if inputs.other is None else _answer(inputs.other, zero),
-        "devices": [_device(analysis, device, inputs.events.exposed[device.device]) for device in analysis.devices],
+        "devices": [_device(analysis, device, inputs.work[device.device]) for device in analysis.devices],
         "predictions": _predictions(analysis, inputs.combinations, whatif),
         "iterations": _iterations(analysis.iterations, inputs.charts.iterations, zero),
         "tables": [
@@ -111,11 +111,11 @@ def _coverages(analysis: Analysis) -> list[str]:
     return both[::-1] if analysis.whole else both
 
 
-def _device(analysis: Analysis, device: DeviceUse, exposed: tuple[ClassTimes, ClassTimes]) -> Json:
+def _device(analysis: Analysis, device: DeviceUse, work: Bands) -> Json:
     on = f" on {device.id}" if len(analysis.devices) > 1 else ""
-    views = [_covered_figures(device, exposed[0], span(analysis), on)]
+    views = [_covered_figures(device, work, span(analysis), on)]
     if device.steady.window != device.window:
-        views.insert(int(analysis.whole), _covered_figures(device.steady, exposed[1], COUNTED, on))
+        views.insert(int(analysis.whole), _covered_figures(device.steady, work, COUNTED, on))
     return {
         **values_of(device, "id", "name"),
         "processes": device.process_ids,
@@ -124,7 +124,7 @@ def _device(analysis: Analysis, device: DeviceUse, exposed: tuple[ClassTimes, Cl
     }
 
 
-def _covered_figures(use: DeviceFigures, exposed: ClassTimes, covers: str, on: str) -> Json:
+def _covered_figures(use: DeviceFigures, work: Bands, covers: str, on: str) -> Json:
     """Return the figures of a device's window or steady part."""
     return {
         "covers": covers,
@@ -132,7 +132,7 @@ def _covered_figures(use: DeviceFigures, exposed: ClassTimes, covers: str, on: s
         "busy_ns": use.busy_ns,
         "idle_ns": use.idle_ns,
         "gap_count": use.gaps.count,
-        "parts": _parts(use, exposed),
+        "parts": _parts(use, work),
         "families": _families(use),
         "tables": list(_idle_tables(use, covers, on)),
     }
@@ -179,11 +179,15 @@ def _shares_table(title: str, note: str, rows: list[list[Any]], first: str, last
     }
 
 
-def _parts(use: DeviceFigures, exposed: ClassTimes) -> list[Json]:
+def _parts(use: DeviceFigures, work: Bands) -> list[Json]:
     """Return the parts of the time, which add up to it: busy time by class, then idle time by cause."""
     busy = [
-        {"look": name, "word": f"{'' if name in ('compute', 'memset') else 'exposed '}{WORDS[name]}", "ns": ns}
-        for name, ns in exposed.items()
+        {
+            "look": band.name,
+            "word": f"{'' if band.name in ('compute', 'memset') else 'exposed '}{WORDS[band.name]}",
+            "ns": band.exposed_ns(use.window),
+        }
+        for band in work
     ]
     idle = [
         {"look": f"idle_{cause}", "word": f"idle: {cause.replace('_', ' ')}", "ns": use.gaps.causes[cause]}
@@ -354,15 +358,15 @@ def render(inputs: PageInputs, detail: int = DETAIL, whatif: WhatIf | None = Non
     # Charts need nothing of the timeline, and NumPy and polars release the interpreter lock.
     with ThreadPoolExecutor(1) as aside:
         packing = aside.submit(lambda: packed_json(charts(inputs)))
-        groups = rows(inputs, () if whatif is None else whatif.spans)
+        names, groups = timeline_rows(inputs, () if whatif is None else whatif.spans)
         shown = packing.result()
         content = sections(inputs, whatif)
     # The page without its timeline: the timeline gets the rest of the size.
     rest = pieces(title, {**content, "timeline": {}}, shown, PackedTimeline({}, [""], []))
     left = detail - sum(map(len, rest))
-    merged = MergedRows.within(inputs.events, groups, max(left, MIN_TIMELINE))
+    timeline = Timeline.from_rows(inputs, names, groups, max(left, MIN_TIMELINE))
     for _ in range(MAX_TRIES):
-        drawn = timeline(inputs, merged, max(left, MIN_TIMELINE))
+        drawn = timeline.packed(max(left, MIN_TIMELINE))
         document = "".join(pieces(title, {**content, "timeline": drawn.content}, shown, drawn))
         over = len(document) - detail
         if over <= 0 or left <= MIN_TIMELINE:

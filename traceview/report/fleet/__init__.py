@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from traceview.model.analysis import CAUSES
 from traceview.model.fleet import Advice, Clock, CollectiveGroup, Fleet, Heat, Pair, Rank, Straggler
-from traceview.model.timeline.marks import Columns
 from traceview.model.units import plain
 from traceview.report.assets import FLEET, escaped_json, pack
+from traceview.report.columns import Columns
 from traceview.report.fleet.terminal import answer, clock_line, headline, price, session_line, title
 from traceview.report.json import Document, Shapes, Value, names, ns, rounded, row_text
 

@@ -86,7 +86,7 @@ function measureGroup(group, from, to) {
 
 const DEVICE_SUMS = ["compute", "communication", "copies", "hidden", "idle", "kernels", "copy_count"];
 
-// Adds the sums per bin that model/timeline/sums.py wrote.
+// Adds the sums per bin that report/timeline/sums.py wrote.
 function measureBins(from, to) {
   const { shift, count: bins } = page.timeline.tally,
     width = 2 ** shift;

@@ -12,11 +12,11 @@ from tests.measure.host.test_host_time import END, OWN_LINE, cell_of, evidence, 
 from tests.pages import inputs_of
 from traceview.model.analysis import Analysis
 from traceview.model.stacks import SAMPLES, HostEvidence
-from traceview.model.timeline import groups
-from traceview.model.timeline.groups import SampleStacks, frame_text, sample_marks
-from traceview.model.timeline.marks import Marks, Names
 from traceview.model.trace import Window
 from traceview.pipeline import analyze
+from traceview.report.timeline import stacks as timeline_stacks
+from traceview.report.timeline.marks import Marks, Names
+from traceview.report.timeline.stacks import SampleStacks, frame_text, sample_marks
 
 
 def callers(made: HostEvidence, stack: int) -> list[int]:
@@ -27,7 +27,7 @@ def callers(made: HostEvidence, stack: int) -> list[int]:
 @pytest.mark.parametrize("most", [1, 7, 100])
 @pytest.mark.parametrize("seed", range(4))
 def test_stacks_with_the_most_samples(seed: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "MAX_STACKS", most)
+    monkeypatch.setattr(timeline_stacks, "MAX_STACKS", most)
     made, times = random_stacks(seed)
     rows = [(at, at, 0, 0, None, stack) for at, stack in enumerate(times.frame["stack"].to_list() * 2 + [-1])]
     made = replace(made, samples=frame(SAMPLES, rows))
@@ -48,9 +48,7 @@ def test_stacks_with_the_most_samples(seed: int, most: int, monkeypatch: pytest.
 
 
 def marks_between(analysis: Analysis, start: int, end: int, names: Names | None = None) -> dict[int, Marks]:
-    inputs = inputs_of(analysis)
-    events = inputs.events._replace(span=Window(start, end), names=names or Names())
-    return sample_marks(inputs._replace(events=events))
+    return sample_marks(analysis.trace.evidence, inputs_of(analysis).stacks, Window(start, end), names or Names())
 
 
 @pytest.mark.parametrize("exact", [False, True])

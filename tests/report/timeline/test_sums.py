@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceview.model.timeline.marks import Marks
-from traceview.model.timeline.sums import name_sums
+from traceview.report.timeline.marks import Marks
+from traceview.report.timeline.sums import name_sums
 
 EVENTS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 40), st.sampled_from([0, 3, 9])), max_size=25)
 EDGES = st.lists(st.integers(0, 80), min_size=2, max_size=7, unique=True).map(sorted)

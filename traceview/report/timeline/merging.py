@@ -1,57 +1,48 @@
-"""Merging the marks of a lane into bins, and how many marks are left in bins of any width."""
+"""Merging the marks of a lane into bins, and how many marks remain in bins of any width."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
 from traceview.intervals import EMPTY, Times, blocks, sorted_unique
-from traceview.model.timeline.marks import Marks, Merge, Numbers, concatenated
+from traceview.report.timeline.marks import Marks, Merge, Numbers, concatenated
 
 MAX_SHIFT = 61
 
 
-def merged(marks: Marks, zero: int, shift: int, looks: Times | None = None) -> Marks:
+def merged(marks: Marks, zero: int, shift: int) -> Marks:
     """Merge marks that start in the same bin; bins are 2^shift ns wide and begin at `zero`.
 
     An event at least as long as a bin is not merged. A merged mark spans the first start to the last end; it has the
     name of its longest event, the class with most of its time, and the count and total ns of its events. Merging merged
-    marks again, also in wider bins, gives the same result as merging once. `looks` are the classes of the lane, if
-    `marks` are a part of it.
+    marks again, also in wider bins, gives the same result as merging once.
     """
-    first = _group_starts(marks, zero, shift)
+    blocks_of_bits = _separating_bits(marks, zero)
+    first = np.concatenate([EMPTY.start, *(np.flatnonzero(bits >> shift) + at for at, bits in blocks_of_bits)])
     if len(first) == len(marks):
         return marks
-    looks = marks.looks if looks is None else looks
-    alike = len(looks) == 1 and int(marks.name.min()) == int(marks.name.max())
+    alike = len(marks.looks) == 1 and int(marks.name.min()) == int(marks.name.max())
     pieces = _pieces(first, len(marks))
-    return concatenated([_merged(marks.take(rows), begins, shift, looks, alike) for rows, begins in pieces])
+    return concatenated([_merged(marks.take(rows), begins, shift, marks.looks, alike) for rows, begins in pieces])
 
 
-def _group_starts(marks: Marks, zero: int, shift: int) -> Times:
-    """Return the row of the first mark of each group."""
-    starts = [EMPTY.start]
+def _separating_bits(marks: Marks, zero: int) -> Iterator[tuple[int, Times]]:
+    """Yield the first row of each block of marks, and a number for each mark.
+
+    A mark starts a group in bins of 2^shift ns if its number has a bit of 2^shift or a higher one: if it or the mark
+    before it is as long as a bin, or if both lie in different bins.
+    """
     for block in blocks(len(marks)):
-        # Include the mark before the block: it decides whether the first mark of the block starts a group.
-        rows = slice(max(block.start - 1, 0), block.stop)
-        part = marks.start[rows] - zero
-        part >>= shift
-        alone = _longest_events(marks, rows) >= 1 << shift
-        begins = alone.copy()
-        # A long mark and its successor each start a group.
-        begins[1:] |= alone[:-1]
-        begins[1:] |= part[1:] != part[:-1]
-        begins[0] = rows.start == block.start
-        starts.append(np.flatnonzero(begins) + rows.start)
-    return np.concatenate(starts)
-
-
-def _longest_events(marks: Marks, rows: slice) -> Times:
-    """Return the length of the longest event of each mark, in ns."""
-    return marks.end[rows] - marks.start[rows] if marks.merge is None else marks.merge.top[rows]
+        rows = slice(max(block.start - 1, 0), block.stop)  # with the mark before the block
+        start = marks.start[rows] - zero
+        length = marks.end[rows] - marks.start[rows] if marks.merge is None else marks.merge.top[rows]
+        bits = start[1:] ^ start[:-1]
+        bits |= length[1:]
+        bits |= length[:-1]
+        yield block.start, bits if block.start else np.append(-1, bits)
 
 
 def significant_bits(numbers: Times) -> Times:
@@ -61,45 +52,13 @@ def significant_bits(numbers: Times) -> Times:
     return bits
 
 
-class GroupCounts(NamedTuple):
-    """How many marks start a group of `merged`, in a lane or in a part of it.
-
-    `bits[k]` counts the marks that start a group in bins narrower than 2^k ns, but not in wider ones; the first mark is
-    not counted. `first` and `last` are the start from `zero` and the length of the first and the last mark.
-    """
-
-    bits: Times
-    first: tuple[int, int]
-    last: tuple[int, int]
-
-    @classmethod
-    def from_marks(cls, marks: Marks, zero: int) -> GroupCounts:
-        """Count the groups of marks. There must be a mark."""
-        count = np.zeros(MAX_SHIFT + 2, np.int64)
-        for block in blocks(len(marks)):
-            # Include the mark before the block.
-            rows = slice(max(block.start - 1, 0), block.stop)
-            start, length = marks.start[rows] - zero, _longest_events(marks, rows)
-            # A mark starts a group if it or the mark before it is as long as a bin, or if both lie in different bins.
-            bits = start[1:] ^ start[:-1]
-            bits |= length[1:]
-            bits |= length[:-1]
-            count += np.bincount(np.minimum(significant_bits(bits), MAX_SHIFT + 1), minlength=MAX_SHIFT + 2)
-        ends = (slice(0, 1), slice(len(marks) - 1, len(marks)))
-        first, last = ((int(marks.start[row][0]) - zero, int(_longest_events(marks, row)[0])) for row in ends)
-        return cls(count, first, last)
-
-    def joined(self, after: GroupCounts) -> GroupCounts:
-        """Return the counts of this part of a lane and the next one."""
-        (start, length), (next_start, next_length) = self.last, after.first
-        bits, between = self.bits + after.bits, np.array([(start ^ next_start) | length | next_length], np.int64)
-        bits[min(int(significant_bits(between)[0]), MAX_SHIFT + 1)] += 1
-        return GroupCounts(bits, self.first, after.last)
-
-    def by_shift(self) -> Times:
-        """Return the number of marks after merging into bins of 2^shift ns, for each shift from 0 to MAX_SHIFT."""
-        counts: Times = np.cumsum(self.bits[:0:-1])[::-1] + 1
-        return counts
+def counts_by_shift(marks: Marks, zero: int) -> Times:
+    """Return the number of marks after merging into bins of 2^shift ns, for each shift from 0 to MAX_SHIFT."""
+    count = np.zeros(MAX_SHIFT + 2, np.int64)
+    for _, bits in _separating_bits(marks, zero):
+        count += np.bincount(np.minimum(significant_bits(bits), MAX_SHIFT + 1), minlength=MAX_SHIFT + 2)
+    counts: Times = np.cumsum(count[:0:-1])[::-1]
+    return counts
 
 
 def _pieces(first: Times, total: int) -> Iterator[tuple[slice, Times]]:
@@ -114,7 +73,7 @@ def _merged(marks: Marks, first: Times, shift: int, looks: Times, alike: bool) -
     """Merge the groups of marks that start at `first`. `alike`: all marks have the same name and look."""
     size = np.diff(first, append=len(marks))
     length = marks.end - marks.start
-    known = marks.merge or Merge(size, length, length, looks)
+    known = marks.merge or Merge(looks, size, length, length)
     longest = first if alike else _longest(known.top, first, size, shift)
     shares = _shares(marks, known, first)
     return Marks(
@@ -125,10 +84,10 @@ def _merged(marks: Marks, first: Times, shift: int, looks: Times, alike: bool) -
         {key: _sums(column, first) for key, column in marks.sums.items()},
         {key: np.where(size == 1, column[first], 0) for key, column in marks.details.items()},
         Merge(
+            looks,
             size if marks.merge is None else _sums(known.count, first),
             _sums(known.busy, first),
             known.top[longest],
-            looks,
             shares,
         ),
     )
@@ -165,7 +124,7 @@ def _dominant(shares: tuple[Times, ...], looks: Times, otherwise: Numbers) -> Nu
 
 
 def _shares(marks: Marks, known: Merge, first: Times) -> tuple[Times, ...]:
-    """Return the ns of each class in each group; empty where the marks have one class."""
+    """Return the ns of each class in each group; empty where the lane has one class."""
     if len(known.looks) == 1:
         return ()
     shares = known.shares or (np.where(marks.look == look, known.busy, 0) for look in known.looks)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,15 +11,14 @@ from hypothesis import strategies as st
 
 from tests.captures import analyzed, sample
 from tests.pages import inputs_of
-from traceview.intervals import EMPTY
-from traceview.model.timeline.groups import rows
-from traceview.model.timeline.levels import Lane, Level, Widths, coarser, levels, merged_counts, merged_lanes
-from traceview.model.timeline.marks import Columns, Marks, Merge, concatenated
-from traceview.model.timeline.merging import GroupCounts, merged
-from traceview.model.timeline.rows import TimelineRow
-from traceview.model.timeline.sums import device_lanes, device_sums
-from traceview.report.analysis.timeline import ChunkBudget, PackedLane, pack_levels
 from traceview.report.assets import pack
+from traceview.report.columns import Columns
+from traceview.report.timeline.levels import Lane, Level, Widths, lanes_of_rows, levels
+from traceview.report.timeline.marks import Marks, Merge
+from traceview.report.timeline.merging import counts_by_shift, merged
+from traceview.report.timeline.packing import MAX_UNPACKED, Chunks, PackedLane, pack_levels
+from traceview.report.timeline.rows import TimelineRow, timeline_rows
+from traceview.report.timeline.sums import device_sums
 
 SPAN = 1 << 34
 
@@ -36,7 +34,7 @@ def test_finest_width_fits_the_budget() -> None:
     marks = made(300_000)
     for most in (100_000, 20_000):
         widths = Widths.affordable([marks], 0, SPAN, most)
-        counts = merged_counts(marks, 0)
+        counts = counts_by_shift(marks, 0)
         assert counts[widths.shifts[0]] <= most < counts[widths.shifts[0] - 1]
         assert sum(len(level.marks) for level in levels(marks, 0, widths.shifts)) <= widths.marks * 1.1
 
@@ -44,31 +42,26 @@ def test_finest_width_fits_the_budget() -> None:
 EVENTS = st.lists(st.tuples(*(st.integers(0, most) for most in (90, 40, 3, 2))), min_size=1, max_size=40)
 
 
-@given(EVENTS, st.sets(st.integers(1, 39)), st.integers(0, 5), st.integers(0, 3))
-def test_merging_parts_and_wider_bins_equals_merging_once(
-    events: list[tuple[int, int, int, int]], cuts: set[int], shift: int, wider: int
-) -> None:
+@given(EVENTS, st.integers(0, 5), st.integers(0, 3))
+def test_merging_twice_equals_merging_once(events: list[tuple[int, int, int, int]], shift: int, wider: int) -> None:
     start, length, name, look = (np.array(column, np.int64) for column in zip(*sorted(events), strict=True))
     marks = Marks(start, start + length, name, look, {"bytes": length}, {"correlation": start})
-    edges = [0, *sorted(cut for cut in cuts if cut < len(marks)), len(marks)]
-    parts = [merged(marks.take(slice(*pair)), 7, shift, marks.looks) for pair in itertools.pairwise(edges)]
-    again = merged(merged(concatenated(parts), 7, shift), 7, shift + wider)
+    again = merged(merged(marks, 7, shift), 7, shift + wider)
     assert columns_of(again) == columns_of(merged(marks, 7, shift + wider))
-    assert merged_counts(marks, 7)[shift] == len(merged(marks, 7, shift))
-    counts = [GroupCounts.from_marks(marks.take(slice(*pair)), 7) for pair in itertools.pairwise(edges)]
-    assert functools.reduce(GroupCounts.joined, counts).by_shift().tolist() == merged_counts(marks, 7).tolist()
+    assert counts_by_shift(marks, 7)[shift] == len(merged(marks, 7, shift))
 
 
 def columns_of(marks: Marks) -> list[list[int]]:
-    merge = marks.merge or Merge.from_events(marks, marks.looks)
-    columns = (marks.start, marks.end, marks.name, marks.look, *marks.sums.values(), *marks.details.values())
-    return [column.tolist() for column in (*columns, merge.count, merge.busy, merge.top, *merge.shares)]
+    length = marks.end - marks.start
+    shares = [np.where(marks.look == look, length, 0) for look in marks.looks] if len(marks.looks) > 1 else []
+    single = Merge(marks.looks, np.ones(len(marks), np.int64), length, length, tuple(shares))
+    return [column.tolist() for column in replace(marks, merge=marks.merge or single).columns()]
 
 
 def test_gpu_rows_get_half_and_host_rows_the_rest() -> None:
     def finest(*kinds: str) -> list[int]:
         rows = [TimelineRow(kind, kind, "", "", (made(300_000),)) for kind in kinds]
-        return [lane.levels[0].shift for [lane] in merged_lanes(rows, 0, SPAN, 200_000)]
+        return [lane.levels[0].shift for [lane] in lanes_of_rows(rows, 0, SPAN, 200_000)]
 
     gpu, host = finest("stream", "call")
     [alone] = finest("call")
@@ -78,10 +71,10 @@ def test_gpu_rows_get_half_and_host_rows_the_rest() -> None:
 def test_wider_bins_above_the_budget() -> None:
     marks = made(100_000)
     wide, narrow = (Level(shift, merged(marks, 0, shift)) for shift in (22, 18))
-    sizes = [size(level) for level in (wide, narrow, coarser(narrow, 0))]
+    sizes = [size(level) for level in (wide, narrow, narrow.coarser(0))]
     for room, shifts in ((2 * sum(sizes), [22, 18]), (sizes[0] + 5 * sizes[2] // 4, [22, 19]), (sizes[0], [22])):
-        lane = PackedLane(Lane(marks, False, None, [narrow, wide], EMPTY.start), [narrow, wide])
-        pack_levels([lane], ChunkBudget.from_bytes(0, room))
+        lane = PackedLane(Lane(marks, False, None, [narrow, wide]), [narrow, wide])
+        pack_levels([lane], Chunks(0, room, room * MAX_UNPACKED))
         assert [one["shift"] for one in lane.packed] == shifts
 
 
@@ -95,12 +88,15 @@ def size(level: Level) -> int:
 def test_causes_of_merged_gaps_add_up(name: str) -> None:
     analysis = analyzed(sample(f"{name}.sqlite"))
     zero = analysis.trace.span.start
-    groups = rows(inputs_of(analysis))
-    [device] = device_lanes(groups)
-    idle = device.idle
+    inputs = inputs_of(analysis)
+    _, groups = timeline_rows(inputs)
+    lanes = {row.id: row.lanes for group in groups for row in group.rows}
+    [device] = analysis.devices
+    (idle,), streams = lanes[f"d:{device.id}"], [lanes[f"s:{use.stream}"][0] for use in device.streams]
     edges = zero + (np.arange(200) << 22)
     assert len(merged(idle, zero, 20)) < len(idle)
-    exact, of_merged = (device_sums(device._replace(idle=gaps), edges) for gaps in (idle, merged(idle, zero, 20)))
+    work = inputs.work[device.device]
+    exact, of_merged = (device_sums(work, gaps, streams, edges) for gaps in (idle, merged(idle, zero, 20)))
     causes = set(idle.sums)
     assert {key: exact[key].tolist() for key in causes} == {key: of_merged[key].tolist() for key in causes}
     start = idle.start

@@ -1,0 +1,291 @@
+"""The rows of the timeline: devices with their bands and streams, processes with their threads."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from traceview.intervals import Times
+from traceview.model.analysis import DeviceUse, HostUse, Iterations
+from traceview.model.sizes import CounterSeries, counter_steps
+from traceview.model.trace import ROLES, Trace, Window
+from traceview.report.timeline.inputs import PageInputs
+from traceview.report.timeline.marks import ALL, NO_MARKS, Marks, Names, Rows, counted, used_texts
+from traceview.report.timeline.stacks import sample_marks
+from traceview.report.timeline.work import LOOKS, PATH_LOOKS, WORDS, idle_lane, overlap_lanes, work_codes
+
+if TYPE_CHECKING:
+    from traceview.model.whatif import PathSpan
+
+COSTS = ("waited", "starved", "refill")
+MAX_DEPTH = 11
+FRACTION_SCALE = 1000  # the page holds whole numbers: values with a fraction are multiplied
+
+
+class TimelineRow(NamedTuple):
+    """One row. Evidence refers to `id`; `events` counts the capture's events in the row, 0 for bands.
+
+    A row has one or more lanes of marks. The row of an unused stream has none. Rows of the same `part` fold together.
+    """
+
+    kind: str  # ruler, overlap, idle, counter, stream, range, call, sample, projected
+    id: str
+    label: str
+    note: str
+    lanes: tuple[Marks, ...]
+    events: int = 0
+    more: bool = False  # folded initially
+    process: int | None = None
+    part: str = ""
+    counter: Mapping[str, object] | None = None  # a counter's unit and scale
+
+
+class Group(NamedTuple):
+    """Rows under one heading."""
+
+    label: str
+    note: str
+    rows: tuple[TimelineRow, ...]
+
+
+def timeline_rows(inputs: PageInputs, path: Sequence[PathSpan] = ()) -> tuple[Names, list[Group]]:
+    """Return every row with all its marks, the critical path first, and the names of the marks."""
+    analysis, trace, span = inputs.analysis, inputs.analysis.trace, inputs.span
+    texts = (*used_texts(trace.operations["name"]), *used_texts(trace.api["name"]), *WORDS.values(), "")
+    names = Names.from_texts(texts)
+    groups = [Group("", "", (_path_row(path, names),))] if path else []
+    if isinstance(analysis.iterations, Iterations):
+        groups.append(Group("", "", (_iterations_row(analysis.iterations, names),)))
+    ranges = _range_marks(trace, names)
+    samples = sample_marks(trace.evidence, inputs.stacks, span, names)
+    projected = _projected_rows(trace, inputs.projected, names)
+    counters = _counter_rows(inputs.counters, names, span)
+    if None in counters:
+        groups.append(Group("machine", "", tuple(counters[None])))
+    operations = names.numbers(trace.operations["name"])
+    streams = _operation_marks(trace, operations)
+    for device in analysis.devices:
+        work, idle = overlap_lanes(inputs.work[device.device], names), idle_lane(device, operations, names.number(""))
+        rows = (
+            TimelineRow("overlap", f"o:{device.id}", "work, by class", "", work),
+            TimelineRow("idle", f"d:{device.id}", "idle, by cause", "", (idle,)),
+            *counters.get(device.device, ()),
+            *projected.get(device.device, ()),
+            *_stream_rows(trace.streams, device, streams),
+        )
+        groups.append(Group(device.id, (device.name or "").strip(), rows))
+    return names, [*groups, *_process_groups(trace, _call_marks(trace, analysis.host, names), samples, ranges)]
+
+
+def _iterations_row(iterations: Iterations, names: Names) -> TimelineRow:
+    each = sorted(iterations.per_iteration, key=lambda iteration: iteration.start_ns)
+    looks = ["skipped" if iteration.skipped else "iteration" for iteration in each]
+    marks = _marks_of([(one.start_ns, one.end_ns, one.name) for one in each], looks, names)
+    return TimelineRow("ruler", "ruler", "iterations", iterations.range, (marks,))
+
+
+def _path_row(path: Sequence[PathSpan], names: Names) -> TimelineRow:
+    ordered = sorted(path, key=lambda span: (span.start_ns, span.end_ns))
+    spans = [(span.start_ns, span.end_ns, span.name or span.kind) for span in ordered]
+    marks = _marks_of(spans, [PATH_LOOKS[span.kind] for span in ordered], names)
+    return TimelineRow("ruler", "path", "critical path", "as it ran", (marks,))
+
+
+def _marks_of(spans: Sequence[tuple[int, int, str]], looks: Sequence[str], names: Names) -> Marks:
+    """Return marks from start, end and name of each, and their looks."""
+    columns = np.array([(start, end, names.number(name)) for start, end, name in spans], np.int64).reshape(-1, 3)
+    start, end, name = columns.T
+    return Marks(start, end, name, np.array([LOOKS.index(look) for look in looks], np.int64))
+
+
+def rows_by_owner(frame: pl.DataFrame, column: str, window: Window | None) -> dict[int, Rows]:
+    """Return the rows of the events inside the window by the stream or thread that owns them.
+
+    `column` has the owner's row in another frame.
+    """
+    owner, inside = frame[column].to_numpy(), None
+    if window is not None:
+        inside = np.flatnonzero((frame["start"].to_numpy() < window.end) & (frame["end"].to_numpy() >= window.start))
+        owner = owner[inside]
+    count = counted(owner)
+    owners = np.flatnonzero(count).tolist()
+    if len(owners) < 2:
+        return dict.fromkeys(owners, ALL if inside is None else inside)
+    order = np.argsort(owner, kind="stable")
+    order = order if inside is None else inside[order]
+    return dict(zip(owners, np.split(order, np.cumsum(count[owners])[:-1]), strict=True))
+
+
+def _operation_marks(trace: Trace, name: NDArray[np.int32]) -> dict[int, Marks]:
+    """Return the operations of each stream (row of Trace.streams); `name` has the number of each operation's name."""
+    operations = trace.operations
+    columns = ("start", "end", "bytes", "correlation", "shape")
+    start, end, size, correlation, shape = (operations[column].to_numpy() for column in columns)
+    look = work_codes(operations)
+    # 0 means none; a column of zeros is left out.
+    memory = (operations["memory"].to_physical().cast(pl.UInt8) + 1).fill_null(0).to_numpy()
+    details = {"correlation": correlation, "host_memory": memory, "shape": shape}
+    marks = Marks(start, end, name, look, {"bytes": size}, details)
+    return {stream: marks.take(rows) for stream, rows in rows_by_owner(operations, "stream", trace.window).items()}
+
+
+def _call_marks(trace: Trace, host: HostUse, names: Names) -> dict[int, Marks]:
+    """Return the API calls of each thread (row of Trace.threads), with their costs in ns."""
+    calls = trace.api
+    role = calls["role"].to_physical().cast(pl.UInt8).fill_null(ROLES.index("api")).to_numpy()
+    role = role + np.uint8(LOOKS.index(f"call_{ROLES[0]}"))
+    start, end, correlation = (calls[column].to_numpy() for column in ("start", "end", "correlation"))
+    marks = Marks(start, end, names.numbers(calls["name"]), role, {}, {"correlation": correlation})
+    threads = {}
+    for thread, rows in rows_by_owner(calls, "thread", trace.window).items():
+        mine = marks.take(rows)
+        threads[thread] = replace(mine, sums=_costs(host, rows, len(mine)))
+    return threads
+
+
+def _costs(host: HostUse, rows: Rows, count: int) -> dict[str, Times]:
+    """Return the costs in ns of the calls in some of the `count` rows of Trace.api, by name; empty without costs."""
+    costs: dict[str, Times] = {}
+    for use in (host.sync, host.implicit_sync):
+        place, mine = use.frame["api"].to_numpy(), ALL  # type: tuple[Times, Rows]
+        if not isinstance(rows, slice):
+            nearest = np.minimum(np.searchsorted(rows, place), count - 1)
+            mine = np.flatnonzero(rows[nearest] == place)
+            place = nearest[mine]
+        for cost in COSTS if len(place) else ():
+            costs.setdefault(cost, np.zeros(count, np.int64))[place] = use.frame[cost].to_numpy()[mine]
+    return costs
+
+
+def _range_marks(trace: Trace, names: Names) -> dict[int, Marks]:
+    """Return the NVTX ranges of each thread (row of Trace.threads)."""
+    start, end = (trace.ranges[column].to_numpy() for column in ("start", "end"))
+    look = np.full(len(start), LOOKS.index("range"), np.uint8)
+    marks = Marks(start, end, names.numbers(trace.ranges["name"]), look)
+    return {thread: marks.take(rows) for thread, rows in rows_by_owner(trace.ranges, "thread", trace.window).items()}
+
+
+def _stream_rows(streams: pl.DataFrame, device: DeviceUse, marks: Mapping[int, Marks]) -> Iterator[TimelineRow]:
+    """Yield the device's streams, busiest first; unused streams come last, folded."""
+    several = len(device.process_ids) > 1
+    for use in sorted(device.streams, key=lambda use: (-use.busy_ns, use.stream)):
+        lane = marks.get(use.stream, NO_MARKS)
+        note = f"process {use.process_id}" if several else ""
+        yield TimelineRow("stream", f"s:{use.stream}", use.label, note, (lane,), len(lane), process=use.process_id)
+    used = {use.stream for use in device.streams}
+    for row, (owner, label) in enumerate(streams.select("device", "label").iter_rows()):
+        if owner == device.device and row not in used:
+            yield TimelineRow("stream", f"s:{row}", label, "unused", (), more=True)
+
+
+def _process_groups(
+    trace: Trace, calls: Mapping[int, Marks], samples: Mapping[int, Marks], ranges: Mapping[int, Marks]
+) -> Iterator[Group]:
+    """Yield a group for each process, the thread with most calls and ranges first; marks are by thread."""
+    count = np.zeros(len(trace.threads), np.int64)
+    for marks in (calls, ranges):
+        for thread, lane in marks.items():
+            count[thread] += len(lane)
+    process = trace.threads["process"].to_numpy()
+    for process_id in sorted({int(process[row]) for row in np.flatnonzero(count)}):
+        threads = [int(row) for row in np.argsort(-count, kind="stable") if process[row] == process_id and count[row]]
+        rows = (row for thread in threads for row in _thread_rows(trace, thread, calls, samples, ranges))
+        yield Group(f"process {process_id}", "", tuple(rows))
+
+
+def _thread_rows(
+    trace: Trace, thread: int, calls: Mapping[int, Marks], samples: Mapping[int, Marks], ranges: Mapping[int, Marks]
+) -> Iterator[TimelineRow]:
+    name, tid, process = trace.threads.select("name", "tid", "process").row(thread)
+    label = name or f"thread {tid}"
+
+    def row(kind: str, id: str, label: str, note: str, lane: Marks) -> TimelineRow:
+        return TimelineRow(kind, id, label, note, (lane,), len(lane), process=process, part=f"t:{thread}")
+
+    if thread in calls:
+        yield row("call", f"t:{thread}", label, f"API {tid}", calls[thread])
+    if thread in samples:
+        yield row("sample", f"k:{thread}", f"{label}, stacks", "samples", samples[thread])
+    for depth, lane in enumerate(by_depth(ranges[thread]) if thread in ranges else ()):
+        yield row("range", f"n:{thread}:{depth}", "" if depth else f"{label}, NVTX", f"depth {depth}", lane)
+
+
+def by_depth(marks: Marks) -> list[Marks]:
+    """Split ranges by depth; the deepest share the last lane."""
+    if not bool((marks.start[1:] > marks.start[:-1]).all()):
+        marks = marks.take(np.lexsort((-marks.end, marks.start)))
+    depth = _depth(marks.start, marks.end)
+    levels = [np.flatnonzero(depth == level) for level in range(int(depth.max(initial=-1)) + 1)]
+    return [marks.take(rows if len(rows) < len(marks) else ALL) for rows in levels if len(rows)]
+
+
+def _depth(start: Times, end: Times) -> Times:
+    """Return how many ranges of the thread were open when each range began; ranges by start, longest first."""
+    ended = np.searchsorted(np.sort(end), start, side="right")
+    depth: Times = np.clip(np.arange(len(start)) - ended, 0, MAX_DEPTH)
+    return depth
+
+
+def _projected_rows(trace: Trace, projected: pl.DataFrame, names: Names) -> dict[int, list[TimelineRow]]:
+    """Return the projected ranges of each device, a row for each depth on their threads."""
+    rows: dict[int, list[TimelineRow]] = defaultdict(list)
+    if projected.is_empty():
+        return rows
+    ranges = trace.ranges
+    depth = np.zeros(len(ranges), np.int64)
+    thread, start, end = (ranges[name].to_numpy() for name in ("thread", "start", "end"))
+    order = np.lexsort((-end, start, thread))
+    for of_thread in np.split(order, np.flatnonzero(np.diff(thread[order])) + 1):
+        depth[of_thread] = _depth(start[of_thread], end[of_thread])
+    owner, device = projected["range"].to_numpy(), projected["device"].to_numpy()
+    marks = Marks(
+        projected["start"].to_numpy(),
+        projected["end"].to_numpy(),
+        names.numbers(ranges["name"])[owner],
+        np.full(len(projected), LOOKS.index("range"), np.uint8),
+        {"operations": projected["operations"].to_numpy()},
+    )
+    level = depth[owner]
+    for row in np.unique(device).tolist():
+        name = trace.devices["id"][row]
+        for number in np.unique(level[device == row]).tolist():
+            lane = marks.take(np.flatnonzero((device == row) & (level == number)))
+            text = "" if rows[row] else "NVTX (GPU projection)"
+            id, note = f"p:{name}:{number}", f"depth {number}"
+            rows[row].append(TimelineRow("projected", id, text, note, (lane,), part=f"p:{name}"))
+    return rows
+
+
+def _counter_rows(counters: Sequence[CounterSeries], names: Names, span: Window) -> dict[int | None, list[TimelineRow]]:
+    """Return the counters of each device (row of Trace.devices; None for the machine) inside a span."""
+    rows: dict[int | None, list[TimelineRow]] = defaultdict(list)
+    for number, counter in enumerate(counters):
+        row = _counter_row(counter, f"c:{number}", names, span)
+        if len(row.lanes[0]):
+            rows[counter.device].append(row)
+    return dict(rows)
+
+
+def _counter_row(counter: CounterSeries, row_id: str, names: Names, span: Window) -> TimelineRow:
+    steps = counter_steps(counter, span.start, span.end)
+    whole = bool((steps.mean == np.rint(steps.mean)).all())
+    scale = 1 if whole or counter.unit == "bytes" else FRACTION_SCALE
+    details = {"value": steps.mean}
+    if not (steps.low == steps.high).all():
+        details |= {"low": steps.low, "high": steps.high}
+    count = len(steps.start)
+    marks = Marks(
+        steps.start,
+        steps.end,
+        np.full(count, names.number(counter.name), np.int32),
+        np.full(count, LOOKS.index("counter"), np.uint8),
+        details={key: np.rint(column * scale).astype(np.int64) for key, column in details.items()},
+    )
+    facts = {"unit": counter.unit, "scale": scale}
+    return TimelineRow("counter", row_id, counter.name, "", (marks,), counter=facts)
