@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from instrument.config.sections import Data, Model
 from instrument.errors import ConfigError
-from instrument.memory import available_bytes, format_bytes, pinned_bytes
+from instrument.memory import format_bytes, pinned_bytes
 from instrument.monitor.loader import LoaderGauge
 from instrument.pinned import pin
 from instrument.trees import nbytes, tensors
@@ -148,19 +148,13 @@ class KeptBatches:
         seed: seed of the workers.
 
     Raises:
-        ConfigError: the batches do not fit into memory or into the pinned budget.
+        ConfigError: the batches do not fit into the pinned budget.
     """
 
     def __init__(self, samples: Dataset[Any], order: Order, data: Data, *, pinned: bool, seed: int) -> None:
         count = order.batches
         if not data.preload:
             count = min(count, data.distinct_batches, max(1, data.pinned_budget // _pinned_batch_bytes(samples, data)))
-        size, available = count * order.batch * nbytes(samples[0]), available_bytes()
-        if available is not None and size > available:
-            raise ConfigError(
-                f"{_keep_setting(data)}: {count * order.batch} samples take {format_bytes(size)}, and "
-                f"{format_bytes(available)} are left: keep fewer samples, or none"
-            )
         if pinned:
             _check_pinned(samples, count, data, f"{_keep_setting(data)}: {count} batches", "keep fewer samples")
         made = LoaderBatches(samples, data, pinned=False, seed=seed)(islice(order.epoch(Position()), count))

@@ -21,8 +21,6 @@ from instrument.config.sections import Attention, Checkpointing, Data, Model, Pr
 from instrument.errors import ConfigError
 
 MAX_FLASH_HEAD_WIDTH = 256  # limit of the CUDA kernels of flash attention
-FLOAT8_MULTIPLE = 16  # float8 matrix products take dimensions that are multiples of this
-FLOAT8_CAPABILITY = (8, 9)  # the first GPUs with float8 tensor cores
 BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
@@ -159,20 +157,8 @@ def repeated_blocks(model: nn.Module) -> Iterator[nn.ModuleList]:
     yield from [module for module in model.modules() if isinstance(module, nn.ModuleList)][::-1]
 
 
-def tune(model: nn.Module, settings: Model, device: torch.device) -> nn.Module:
-    """Return a model on its device, with its linear layers in float8 and compiled as the settings say.
-
-    Raises:
-        ConfigError: the device or the model does not support it.
-    """
-    if settings.float8:
-        convert_to_float8(model, device)
-    compile_model(model, settings)
-    return model
-
-
-def compile_model(model: nn.Module, settings: Model) -> None:
-    """Compile a model in place as `compile`, `compile_mode` and `compile_dynamic` say.
+def compile_model(model: nn.Module, settings: Model) -> nn.Module:
+    """Return a model, compiled in place as `compile`, `compile_mode` and `compile_dynamic` say.
 
     Of equal blocks torch compiles the first one and uses its code for all. The names of weights do not change.
 
@@ -180,32 +166,14 @@ def compile_model(model: nn.Module, settings: Model) -> None:
         ConfigError: `compile` is "blocks", and the model has no ModuleList.
     """
     if settings.compile is None:
-        return
+        return model
     options: dict[str, Any] = {"mode": settings.compile_mode, "dynamic": settings.compile_dynamic}
     if settings.compile == "full":
         model.compile(**options)
-        return
+        return model
     blocks = [block for blocks in repeated_blocks(model) for block in blocks]
     if not blocks:
         raise ConfigError("--compile blocks: the model has no nn.ModuleList of blocks; use --compile full")
     for block in blocks:
         block.compile(**options)
-
-
-def convert_to_float8(model: nn.Module, device: torch.device) -> None:
-    """Replace linear layers by those of torchao that compute in float8. Weights, their names and odd sizes stay.
-
-    Raises:
-        ConfigError: torchao is not installed, or the device cannot compute in float8.
-    """
-    try:
-        from torchao.float8 import convert_to_float8_training
-    except ImportError as error:
-        raise ConfigError("--float8 needs torchao: pip install torchao") from error
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < FLOAT8_CAPABILITY:
-        raise ConfigError(f"--float8 needs an H100, L40 or newer GPU, and the device is {device}; use --no-float8")
-
-    def fits(module: nn.Module, _name: str) -> bool:
-        return isinstance(module, nn.Linear) and all(size % FLOAT8_MULTIPLE == 0 for size in module.weight.shape)
-
-    convert_to_float8_training(model, module_filter_fn=fits)
+    return model

@@ -280,6 +280,8 @@ class PrefetchLoader:
         self._position: Any = None
         self._state: State | None = None  # None while nothing is loaded ahead: the loader's own state is right
         self._is_resumed = False  # whether the next iteration continues the epoch of a state that was loaded
+        if hasattr(loader, "state_dict"):  # others must not seem to have a state: Lightning looks for it in the class
+            self.state_dict, self.load_state_dict = self._state_after_last_batch, self._load_state
 
     def __iter__(self) -> Iterator[Any]:
         _warn_if_unprepared(self.loader)
@@ -313,28 +315,20 @@ class PrefetchLoader:
         self.loader.seek(position)  # type: ignore[attr-defined]
         self._position = position
 
-    @property
-    def state_dict(self) -> Callable[[], Any]:
-        """A function that returns the loader's state after the last batch returned.
+    def _state_after_last_batch(self) -> Any:
+        """Return the loader's state after the last batch returned.
 
-        The function raises InstrumentError if the loader's `state_dict()` failed. The property raises AttributeError
-        if the loader has none.
+        Raises:
+            InstrumentError: the loader's `state_dict()` failed.
         """
-        own: Callable[[], Any] = self.loader.state_dict  # type: ignore[attr-defined]
-        return own if self._state is None else self._state
+        return self.loader.state_dict() if self._state is None else self._state()  # type: ignore[attr-defined]
 
-    @property
-    def load_state_dict(self) -> Callable[[Any], None]:
-        """A function that sets the loader's state for the next iteration and drops batches loaded ahead."""
-        load: Callable[[Any], object] = self.loader.load_state_dict  # type: ignore[attr-defined]
-
-        def load_state_dict(state_dict: Any) -> None:
-            self.close()
-            self._position = self._state = None
-            load(state_dict)
-            self._is_resumed = True
-
-        return load_state_dict
+    def _load_state(self, state_dict: Any) -> None:
+        """Set the loader's state for the next iteration and drop batches loaded ahead."""
+        self.close()
+        self._position = self._state = None
+        self.loader.load_state_dict(state_dict)  # type: ignore[attr-defined]
+        self._is_resumed = True
 
     def close(self) -> None:
         """End all iterations and their threads. Also called at the end of a `with` block."""

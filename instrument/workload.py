@@ -19,7 +19,7 @@ from instrument.config.sections import Precision, Training
 from instrument.config.settings import is_reference
 from instrument.data import Loader, Position, Synthetic, map_style_loader
 from instrument.errors import ConfigError
-from instrument.models import Transformer, check, tune
+from instrument.models import Transformer, check, compile_model
 from instrument.monitor.loader import LoaderGauge
 from instrument.own import Loss, OwnLoss, StreamLoader, call_reference, load_reference, stream_length
 from instrument.pinned import pin
@@ -92,7 +92,7 @@ class Workload:
         model = self.config.model
         if not is_reference(model.name):
             check(model, device, precision)
-        return tune(self._make_model(self.config).to(device), model, device)
+        return compile_model(self._make_model(self.config).to(device), model)
 
     def learner(self, model: nn.Module, training: Training, steps: int, device: torch.device) -> Learner:
         """Return the model of a run with its loss and its optimizer."""

@@ -33,7 +33,7 @@ from instrument.config.loading import load
 from instrument.config.schema import Config
 from instrument.data import Synthetic
 from instrument.distributed.world import World, select_device
-from instrument.models import Transformer, tune
+from instrument.models import Transformer, compile_model
 from instrument.trainer.learner import Learner
 
 WORKERS = 4
@@ -76,7 +76,7 @@ def loader(config: Config, device: torch.device, steps: int) -> float:
     """Train with a plain loop; return ms per step."""
     torch.manual_seed(config.training.seed)
     learner = Learner(
-        tune(Transformer(config.model, config.data).to(device), config.model, device), config.training, steps, device
+        compile_model(Transformer(config.model, config.data).to(device), config.model), config.training, steps, device
     )
     batches = torch.utils.data.DataLoader(
         RepeatedSamples(config, steps * config.data.batch),

@@ -131,7 +131,6 @@ class Model:
     )
     compile_mode: CompileMode = setting("default", "mode of torch.compile")
     compile_dynamic: bool | None = setting(None, "whether torch.compile expects changing shapes; default: it finds out")
-    float8: bool = setting(False, "compute linear layers in float8 (needs torchao and an H100 or newer)")
 
     def __post_init__(self) -> None:
         check_section(self)
@@ -286,9 +285,6 @@ class Monitor:
     )
     progress: bool = setting(True, "show a progress bar, or lines if standard error is not a terminal")
     log_every: int = setting(100, "number of steps between these lines; 0: none", low=0)
-    failure_records: Path | None = setting(
-        None, "if the run fails, write the GPU's memory history and the collectives of each rank to this folder"
-    )
 
     def __post_init__(self) -> None:
         check_section(self)

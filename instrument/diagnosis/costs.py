@@ -294,7 +294,7 @@ def _copy_text(times: StageTimes) -> str:
 
 
 def _launch_cost(times: StageTimes) -> Cost:
-    lost = 0.0 if times.replays else max(times.launching_ms, 0.0)
+    lost = 0.0 if times.replays else max(min(times.launching_ms, times.total_ms - times.gpu_ms), 0.0)
     because = (
         f"a step takes {measured_ms(times.compute):.2f} ms, of which the GPU works {times.gpu_ms:.2f} ms; "
         "in the rest it waits for the host to launch kernels"

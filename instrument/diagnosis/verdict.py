@@ -144,7 +144,7 @@ def _largest_cost(times: StageTimes) -> Cost:
 def _noise_reason(times: StageTimes) -> str | None:
     """Return why the rounds differ too much for a diagnosis; None if they do not."""
     largest, total, compute = compute_costs(times)[0], times.total_ms, measured_ms(times.compute)
-    if not times.replays and compute - total > times.min_cost_ms:
+    if not times.replays and compute - total > max(times.min_cost_ms, largest.ms / 2):
         return f"the pipeline takes {total:.2f} ms, less than its compute alone ({compute:.2f} ms)"
     if largest.ms > times.min_cost_ms and largest.noise_ms >= largest.ms:
         return f"the rounds differ by {largest.noise_ms:.2f} ms and the cost is {largest.ms:.2f} ms ({largest.because})"

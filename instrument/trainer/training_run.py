@@ -33,7 +33,6 @@ from instrument.strategies import strategy_class
 from instrument.strategies.base import Strategy
 from instrument.trainer.batch_size import with_batch_size
 from instrument.trainer.capture import is_profiled, missing_capture_reason, missing_ranges_reason
-from instrument.trainer.failure import failure_records, record_collectives
 from instrument.trainer.hooks import Hooks
 from instrument.trainer.interrupts import Interrupts
 from instrument.trainer.learner import Batch
@@ -75,8 +74,6 @@ def train(
     """
     if model is not None:
         config = named_after(config, model, data, validation)
-    if config.monitor.failure_records is not None:
-        record_collectives()  # before the process group exists
     with process_group(config.training.device) as world:
         device = select_device(config, world)
         config = with_device(config, device, world)
@@ -85,11 +82,10 @@ def train(
             log(problem)
         if problem := missing_capture_reason(config.capture, device):
             log(problem)
-        with failure_records(config.monitor.failure_records, device, world.rank, log):
-            made = open_workload(config) if model is None else own_workload(config, model, data, loss, validation)
-            made.make_optimizer, made.hooks = optimizer or made.make_optimizer, hooks or made.hooks
-            workload = with_batch_size(made, device, world, log, pinned=uses_pinned_batches(config, device))
-            return _TrainingRun(workload, world, device, log).run()
+        made = open_workload(config) if model is None else own_workload(config, model, data, loss, validation)
+        made.make_optimizer, made.hooks = optimizer or made.make_optimizer, hooks or made.hooks
+        workload = with_batch_size(made, device, world, log, pinned=uses_pinned_batches(config, device))
+        return _TrainingRun(workload, world, device, log).run()
 
 
 def with_device(config: Config, device: torch.device, world: World) -> Config:

@@ -97,7 +97,10 @@ def test_other_options_of_a_command_are_parsed() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--strategy", "fast"], "--strategy: invalid value 'fast'; allowed: serial, pinned, prefetch, staged, graph"),
+        (
+            ["--strategy", "fast"],
+            "--strategy: invalid value 'fast'; allowed: serial, pinned, prefetch, streams, staged, graph",
+        ),
         (["--steps", "many"], "--steps: invalid value 'many'; expected a whole number of at least 0"),
         (["--strategy", "graph", "--compile"], "--strategy and --compile: graph with full: "),
         (["--capture", "9:5"], "--capture: capture 9:5 is empty"),

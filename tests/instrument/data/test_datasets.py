@@ -242,12 +242,6 @@ def test_impossible_position_is_one_line(epoch: int, batch: int) -> None:
         build_loader(CONFIG, start=Position(epoch, batch))
 
 
-def test_preloading_beyond_memory_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("instrument.data.available_bytes", lambda: 100)
-    with pytest.raises(ConfigError, match=r"preload: 10 samples take .*, and 100 bytes are left"):
-        build_loader(with_data(preload=True))
-
-
 def test_own_data_is_not_preloaded(array: Path) -> None:
     with pytest.raises(ConfigError, match="a data set of your own can keep its samples itself"):
         with_data(path=array, preload=True)

@@ -377,3 +377,9 @@ def test_suggested_flags_are_valid(strategy: Any, sync: str, device: str) -> Non
     for remedy in REMEDIES.values():
         parse(*shlex.split(remedy(made).flags))
         assert remedy(made).why
+
+
+def test_pipeline_a_little_faster_than_its_compute_is_still_launch_bound() -> None:
+    """As on an H200, with 12 narrow layers."""
+    found = build_diagnosis(rows(22.9, compute=26.2, gpu=2.8, training=17.3), config())
+    assert (found.bound, found.lost_ms) == ("launch", pytest.approx(20.1))

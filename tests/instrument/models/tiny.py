@@ -13,7 +13,7 @@ from docs.examples import diffusion, masked_language
 from instrument.config.schema import Config, Data, Model
 from instrument.config.sections import Precision
 from instrument.data import Synthetic
-from instrument.models import Transformer, check, tune
+from instrument.models import Transformer, check, compile_model
 from instrument.trainer.learner import call_model
 
 DATA = Data(sequence=20)
@@ -23,7 +23,7 @@ def build(model: Model, data: Data, device: torch.device | str, *, precision: Pr
     """Return the package's model on a device, as a run of the trainer builds it."""
     device = torch.device(device)
     check(model, device, precision)
-    return tune(Transformer(model, data).to(device), model, device)
+    return compile_model(Transformer(model, data).to(device), model)
 
 
 class Example(NamedTuple):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -74,3 +78,18 @@ def test_precisions(strategy: str, precision: str) -> None:
     accumulation = 2 if strategy == "staged" else 1
     both = [config(name, precision=precision, accumulation=accumulation) for name in (strategy, "serial")]
     equal(trained(both[0], "cuda", 8), trained(both[1], "cuda", 8))
+
+
+@pytest.mark.gpu
+def test_stream_for_backward_stays_empty(tmp_path: Path) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA GPU")
+    with torch.profiler.profile() as profile:
+        trained(config("streams"), "cuda", 3)
+    profile.export_chrome_trace(str(tmp_path / "trace.json"))
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    kernels = Counter(event["args"]["stream"] for event in events if event.get("cat") == "kernel")
+    copies = {event["args"]["stream"] for event in events if event.get("name", "").startswith("Memcpy HtoD (Pinned")}
+    busy = {stream for stream, count in kernels.items() if count > 20}
+    assert len(busy) == 2  # forward and backward, and optimizer
+    assert copies - busy
