@@ -59,7 +59,7 @@ class Timeline:
     inputs: PageInputs
     names: Names
     groups: Sequence[Group]
-    lanes: Sequence[Sequence[Lane]]  # of each row of all groups
+    lanes: Sequence[Sequence[Lane]]  # the lanes of each row, group by group
 
     @classmethod
     def from_rows(cls, inputs: PageInputs, names: Names, groups: Sequence[Group], budget: int) -> Timeline:
