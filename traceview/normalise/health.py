@@ -24,7 +24,6 @@ MIN_LOST_SHARE = 0.01
 DROPPED = r"(?i)events? dropped:?\s*([0-9]+)|dropped ([0-9]+)[^0-9]{0,40}events?"
 DRIVER = r"CUDA driver version \(([\d.]+)\) is not supported"
 NO_UNIFIED_MEMORY = "Unified Memory cannot be traced|Unified Memory trace is not"
-READ_DIAGNOSTICS = (DROPPED, DRIVER, NO_UNIFIED_MEMORY)
 # A query fails in normal operation: the event is not ready, the symbol or attribute does not exist.
 QUERY = "Query|Get|CanAccess|PeekAtLastError"
 NORMAL_RESULTS = (0, 4, 600, 704)  # success, unloading, not ready, peer access already enabled

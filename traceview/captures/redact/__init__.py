@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Literal
 
@@ -29,7 +29,7 @@ from traceview.normalise.threads import process_of, without_path
 from traceview.read import raw
 from traceview.read.formats import read_capture
 from traceview.read.raw import RawCapture
-from traceview.read.sqlite.reader import META_TABLE, tables_with_metadata, write_tables
+from traceview.read.sqlite.reader import tables_with_metadata, write_tables
 from traceview.report.files import check_outputs, new_file, refused_as_present
 
 __all__ = ["KeptText", "Redacted", "redact"]
@@ -283,24 +283,27 @@ def redact(report: str | Path, out: str | Path, *, names: Names = "keep", progre
     check_outputs((report,), (out,))
     step("read", 0.0)
     capture = read_capture(report)
-    copy = CaptureCopy(capture, names)
-    tables = dict(copy.tables(step)) | dict(tables_with_metadata(capture._replace(tables={})))
+    stated = dict(tables_with_metadata(capture._replace(tables={})))
     with suppress(DamagedExportError):  # the copy of a capture that cannot be analyzed shows why
-        tables[raw.PROGRAM] = program_rows(normalise(capture).program)
+        stated[raw.PROGRAM] = program_rows(normalise(capture).program)
+    copy = CaptureCopy(capture, names)
+    rows: dict[str, int] = {}
+
+    def tables() -> Iterator[tuple[str, pl.DataFrame]]:
+        for name, frame in chain(stated.items(), copy.tables(step)):
+            if frame.width:
+                rows[name] = len(frame)
+                yield name, frame
+
     with new_file(out, replaces=False) as part:
         try:
-            write_tables(part, tables.items())
+            write_tables(part, tables())
         except sqlite3.Error:
             raise OutputError(f"{out.name}: cannot be written (no space left, or a disk error)") from None
-    made = {
-        KeptText(STATED, text)
-        for name in (raw.PROGRAM, META_TABLE)
-        for column in tables.get(name, ())
-        for text in column.unique()
-    }
+    texts = {text for frame in stated.values() for column in frame for text in column}
     return Redacted(
-        tables=len(tables),
-        rows=sum(map(len, tables.values())),
-        texts=tuple(sorted(copy.texts.kept | made)),
+        tables=len(rows),
+        rows=sum(rows.values()),
+        texts=tuple(sorted(copy.texts.kept | {KeptText(STATED, text) for text in texts})),
         notes=tuple(problem for problem in capture.problems if LOSS.search(problem)),
     )
