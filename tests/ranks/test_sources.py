@@ -113,3 +113,8 @@ def test_proc_has_no_report() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
     remedy = "name .sqlite files, traces, a folder or a pattern"
     assert (done.stdout, done.stderr) == (f"/proc: no report found; {remedy}\n", "")
+
+
+def test_addresses_are_refused(folder: Path) -> None:
+    with pytest.raises(RequestError, match="s3://bucket/runs: addresses are not read; copy the reports here"):
+        find_reports([str(folder), "s3://bucket/runs"])
