@@ -29,13 +29,13 @@ from traceview.report.analysis import document, page, terminal
 EXAMPLE = ROOT / "docs" / "example_package"
 FAULTY = """
 from dataclasses import replace
-from traceview.plugin import CaptureMeasure, FindingDraft, GapClaim, PartMeasure, Rule, Table, column
+from traceview.plugin import FindingDraft, GapClaim, Measure, Rule, Table, column
 from dataclasses import dataclass
 import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    ns: int = column("ns", "time", "A time.", merge="sum")
+    ns: int = column("ns", "time", "A time.")
 
 def divide(capture, device):
     yield 1 // len(())
@@ -63,8 +63,10 @@ misspells = Rule("misspells", misspell_value, entries={"x": {"title": "{count} f
 has_no_table = Rule("has_no_table", yield_text_as_table, entries={"x": {"title": "x", "cuda": "x"}})
 plain_function = divide
 
-FAILS = PartMeasure(Table(name="fails", title="Fails", row_type=Row), lambda given: given.nothing)
-UNFIT = CaptureMeasure(Table(name="unfit", title="Unfit", row_type=Row, single=True), lambda given: (Row(np.int64(1)),))
+FAILS = Measure(Table(name="fails", title="Fails", row_type=Row), lambda given: given.nothing)
+UNFIT = Measure(
+    Table(name="unfit", title="Unfit", row_type=Row, single=True), lambda given: (Row(np.int64(1)),), "capture"
+)
 TAKEN = replace(FAILS, table=Table(name="copies", title="Taken", row_type=Row))
 """
 FAULTY_RULES = (
@@ -150,6 +152,7 @@ def test_faults_are_one_note_each_and_the_rest_is_the_same(plain: Analysis, exte
     assert "names no traceview.plugin.Rule" in notes["package_plain_function"]
     assert "column 'ns' holds a value of type int64" in notes["package_unfit"]
     assert "another name than 'copies'" in notes["package_taken"]
+    assert "is not a traceview.plugin.Measure" in notes["package_unsuitable"]
     assert "of the package faulty 1.0" in " ".join(terminal.render_brief(extended).split())
     assert [note for note in extended.notes if note.id not in notes] == list(plain.notes)
     assert [device.gaps.causes for device in extended.devices] == [device.gaps.causes for device in plain.devices]

@@ -44,6 +44,17 @@ def rows_where(chosen: NDArray[np.bool_]) -> Rows:
     return rows
 
 
+def rows_by_code(codes: NDArray[np.integer[Any]]) -> Iterator[tuple[int, Rows]]:
+    """Yield each code that occurs, and its row numbers, ascending. One sort serves all codes."""
+    counts = np.bincount(codes)
+    used = np.flatnonzero(counts)
+    if len(used) < 2:
+        yield from ((int(code), np.arange(len(codes), dtype=np.int32)) for code in used)
+        return
+    order = np.argsort(codes, kind="stable").astype(np.int32)
+    yield from zip(used.tolist(), np.split(order, np.cumsum(counts[used])[:-1]), strict=True)
+
+
 def runs(marked: NDArray[np.bool_]) -> tuple[Times, Times]:
     """Return the first position of each run of marks, and the position after its last."""
     edges = np.flatnonzero(np.diff(marked, prepend=False, append=False))

@@ -6,15 +6,7 @@ changes what it means; a name that is added leaves it. `tests/test_plugins.py` i
 
 from __future__ import annotations
 
-from traceview.measure.base import (
-    CaptureInput,
-    CaptureMeasure,
-    DeviceInput,
-    DeviceMeasure,
-    PartContext,
-    PartInput,
-    PartMeasure,
-)
+from traceview.measure.base import CaptureInput, DeviceInput, Measure
 from traceview.model.analysis import NotMeasured
 from traceview.model.columns import Table, column, derived
 from traceview.model.trace import Note, Trace, Window
@@ -26,19 +18,15 @@ API_VERSION = 2
 __all__ = [
     "API_VERSION",
     "CaptureInput",
-    "CaptureMeasure",
     "DeviceInput",
-    "DeviceMeasure",
     "FindingDraft",
     "GapClaim",
     "GpuWork",
     "KernelClaim",
+    "Measure",
     "MeasuredCapture",
     "NotMeasured",
     "Note",
-    "PartContext",
-    "PartInput",
-    "PartMeasure",
     "Rule",
     "Table",
     "TimeClaim",

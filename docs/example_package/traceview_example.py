@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import polars as pl
 
 from traceview.plugin import (
+    DeviceInput,
     FindingDraft,
     GapClaim,
     GpuWork,
+    Measure,
     MeasuredCapture,
-    PartInput,
-    PartMeasure,
     Rule,
     Table,
     column,
@@ -55,11 +55,11 @@ class ShortKernels:
     """The short kernels of one stream."""
 
     stream: int = column("id", "stream", "CUDA's id of the stream.")
-    count: int = column("count", "kernels", "Number of kernels shorter than 5 µs.", merge="sum")
-    total_ns: int = column("ns", "time", "Sum of their lengths.", merge="sum")
+    count: int = column("count", "kernels", "Number of kernels shorter than 5 µs.")
+    total_ns: int = column("ns", "time", "Sum of their lengths.")
 
 
-def short_kernels(given: PartInput) -> tuple[ShortKernels, ...]:
+def short_kernels(given: DeviceInput) -> tuple[ShortKernels, ...]:
     """Return the short kernels of each stream of a GPU, in the order of the streams."""
     length = pl.col("end") - pl.col("start")
     kernels = given.trace.operations[given.activity.rows].filter(pl.col("source").cast(pl.String) == "kernel")
@@ -68,4 +68,4 @@ def short_kernels(given: PartInput) -> tuple[ShortKernels, ...]:
     return tuple(ShortKernels(ids[stream], count, ns) for stream, count, ns in short.sort("stream").iter_rows())
 
 
-SHORT_KERNELS = PartMeasure(Table(name="short_kernels", title="Short kernels", row_type=ShortKernels), short_kernels)
+SHORT_KERNELS = Measure(Table(name="short_kernels", title="Short kernels", row_type=ShortKernels), short_kernels)

@@ -52,3 +52,10 @@ def test_largest_positions_are_ordered(values: list[int], count: int, block: int
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(intervals, "LARGEST_BLOCK", block)
         assert intervals.largest_positions(np.array(values, np.int64), count) == expected[:count]
+
+
+@given(st.lists(st.integers(0, 5), max_size=40))
+def test_rows_of_each_code(codes: list[int]) -> None:
+    expected = {code: [row for row, each in enumerate(codes) if each == code] for code in sorted(set(codes))}
+    rows = dict(intervals.rows_by_code(np.array(codes, np.int16)))
+    assert {code: own.tolist() for code, own in rows.items()} == expected and list(rows) == list(expected)

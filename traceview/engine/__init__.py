@@ -1,1 +1,1 @@
-"""A capture measured in parts, so that memory does not bound its size (docs/design.md "Parts")."""
+"""The steps of an analysis after reading: measure, model, find, price (docs/design.md)."""

@@ -199,5 +199,5 @@ def _idle_host(host_idle: HostIdle | None, draft: FindingDraft, grant: Grant) ->
     if host_idle is None or not grant.idle.any() or not ask_for_host(draft.claims):
         return None
     gaps, looked = granted_gaps(draft.device, grant)
-    lines = host_idle.lines_of_sums(host_idle.line_sums([gaps]))
+    lines = host_idle.lines([gaps])
     return IdleHost(int(grant.idle.sum()), looked, lines, partial(host_idle.states, gaps))

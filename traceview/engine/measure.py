@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from traceview.engine.iterations import LocatedIterations, locate_iterations
 from traceview.measure import all_measures
 from traceview.measure.activity import Activity, active_devices
-from traceview.measure.base import CaptureInput, CaptureMeasure, fill_tables
+from traceview.measure.base import CaptureInput, fill_tables
 from traceview.measure.devices import (
     count_unmatched,
     measure_device,
@@ -83,7 +83,7 @@ def measure_capture(capture: TraceWork, options: AnalysisOptions) -> Analysis:
         options.whole,
         capture.host_idle,
     )
-    tables = fill_tables(all_measures(), given, CaptureMeasure)
+    tables = fill_tables(all_measures(), given, "capture")
     unmatched = count_unmatched(trace)
     calls = calls_time(trace) if trace.window is None else None
     return Analysis(

@@ -15,7 +15,6 @@ from polars import selectors as cs
 
 from traceview.exporters.contents import ExportContents
 from traceview.measure import MEASURES
-from traceview.measure.base import CaptureMeasure
 from traceview.measure.devices import measure_device
 from traceview.measure.host import LINES, HostIdle
 from traceview.measure.nvtx import project_operations
@@ -159,7 +158,7 @@ TABLES: Mapping[str, Build] = {
     **{
         measure.table.name: _device_table(measure.table.name)
         for measure in MEASURES
-        if not isinstance(measure, CaptureMeasure) and measure.table.in_json and measure.table.name != "streams"
+        if measure.scope != "capture" and measure.table.in_json and measure.table.name != "streams"
     },
 }
 FILES = tuple(f"{name}.parquet" for name in TABLES)

@@ -12,11 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any
 
-import polars as pl
-
-from traceview.measure.base import CaptureMeasure, DeviceMeasure, Failed, Measure, PartMeasure, UndeclaredMergeError
+from traceview.measure.base import Measure
 from traceview.measure.gpu_metrics import GPU_METRICS, ITERATION_METRICS, metric_curves
 from traceview.measure.host import LINES
 from traceview.measure.kernels import FAMILIES, KERNEL_PLACES, KERNELS, MODULES
@@ -34,7 +32,6 @@ from traceview.model.plugins import MEASURE_GROUP, Plugin, is_fault, plugins
 from traceview.model.sizes import CounterSeries
 from traceview.model.trace import Trace
 
-KINDS = (PartMeasure, DeviceMeasure, CaptureMeasure)
 # The types of values by unit, where these are not numbers.
 TYPES: Mapping[Unit, tuple[type, ...]] = {
     **dict.fromkeys(("text", "code"), (str,)),
@@ -49,99 +46,55 @@ class _FaultyRow:
     """The row type of a measure that cannot be loaded."""
 
 
-def measures_of_packages(taken: frozenset[str]) -> tuple[Measure, ...]:
+@lru_cache(maxsize=1)
+def _load_measures(entries: tuple[Plugin, ...], taken: frozenset[str]) -> tuple[Measure, ...]:
     """Return the measures of other packages, whose tables do not have the names in `taken`.
 
     A measure that cannot be loaded becomes one without rows, which states the reason. So does a measure whose function
     fails or returns rows that do not fit its columns.
     """
-    return _loaded(plugins(MEASURE_GROUP), taken)
-
-
-@lru_cache(maxsize=1)
-def _loaded(entries: tuple[Plugin, ...], taken: frozenset[str]) -> tuple[Measure, ...]:
-    names = set(taken)
-    loaded = []
+    names, loaded = set(taken), list[Measure]()
     for plugin in entries:
-        measure = _load(plugin, names)
-        names.add(measure.table.name)
-        loaded.append(measure)
+        loaded.append(_load(plugin, names))
+        names.add(loaded[-1].table.name)
     return tuple(loaded)
 
 
 def _load(plugin: Plugin, names: Collection[str]) -> Measure:
     try:
         measure = plugin.load()
-        name = measure.table.name if isinstance(measure, KINDS) else ""
     except BaseException as error:
         if not is_fault(error):
             raise
-        known = isinstance(error, UndeclaredMergeError)
-        return _faulty(plugin, plugin.left_out(str(error)) if known else plugin.failure(error))
-    if not isinstance(measure, KINDS):
-        kinds = ", ".join(kind.__name__ for kind in KINDS)
-        return _faulty(plugin, f"{plugin.words} is not a measure ({kinds}) and is left out")
+        return _faulty(plugin, plugin.failure(error))
+    if not isinstance(measure, Measure):
+        return _faulty(plugin, plugin.left_out("it is not a traceview.plugin.Measure"))
+    name = measure.table.name
     if not name.isidentifier() or name in names:
-        return _faulty(plugin, f"{plugin.words} is left out: its table needs another name than {name[:40]!r}")
-    table = replace(measure.table, package=plugin.package)
-    measure = replace(measure, table=table)
-    guard = _Guard(plugin, measure)
-    return replace(measure, rows=guard.rows, totals=measure.totals and guard.totals)
+        return _faulty(plugin, plugin.left_out(f"its table needs another name than {name[:40]!r}"))
+
+    def rows(given: Any) -> tuple[Any, ...] | NotMeasured:
+        try:
+            result = measure.rows(given)
+            fault = _fault(measure.table, result)
+        except BaseException as error:
+            if not is_fault(error):
+                raise
+            return NotMeasured(plugin.failure(error))
+        return NotMeasured(plugin.left_out(fault)) if fault else result
+
+    return replace(measure, table=replace(measure.table, package=plugin.package), rows=rows)
 
 
 def _faulty(plugin: Plugin, reason: str) -> Measure:
     table = Table(name=plugin.name, title=plugin.name, row_type=_FaultyRow, package=plugin.package)
-    return CaptureMeasure(table, lambda _given: Failed(reason))
+    return Measure(table, lambda _given: NotMeasured(reason), "capture")
 
 
-class _Guard(NamedTuple):
-    """The functions of a measure; their errors and unfit results become the reason that its table states."""
-
-    plugin: Plugin
-    measure: Measure
-
-    def rows(self, *given: Any) -> tuple[Any, ...] | NotMeasured:
-        """Return the rows, in their order."""
-
-        def ordered() -> tuple[Any, ...] | NotMeasured:
-            rows, order = self.measure.rows(*given), self.measure.order
-            if isinstance(rows, NotMeasured):
-                return rows
-            return tuple(sorted(rows, key=order) if order else rows)
-
-        rows = self._called(ordered)
-        if isinstance(rows, NotMeasured):
-            return rows
-        fault = _fault(self.measure.table, rows)
-        return self._left_out(fault) if fault else rows
-
-    def totals(self, given: Any) -> pl.DataFrame | NotMeasured:
-        """Return the totals."""
-        totals = self._called(lambda: self.measure.totals and self.measure.totals(given))
-        if isinstance(totals, NotMeasured):
-            return totals
-        if not isinstance(totals, pl.DataFrame):
-            return self._left_out(f"its totals are a {type(totals).__name__}, not a polars.DataFrame")
-        try:
-            self.measure.merge_rules(totals)
-        except UndeclaredMergeError as error:
-            return self._left_out(str(error))
-        return totals
-
-    def _called(self, function: Callable[[], Any]) -> Any:
-        try:
-            return function()
-        except BaseException as error:
-            if not is_fault(error):
-                raise
-            return Failed(self.plugin.failure(error))
-
-    def _left_out(self, fault: str) -> Failed:
-        return Failed(self.plugin.left_out(fault))
-
-
-def _fault(table: Table, rows: tuple[Any, ...]) -> str:
+def _fault(table: Table, rows: tuple[Any, ...] | NotMeasured) -> str:
     """Return why rows do not fit the declaration of their table; "" if they do."""
+    if isinstance(rows, NotMeasured):
+        return ""
     if table.single and len(rows) != 1:
         return f"its table has one row, not {len(rows)}"
     declared = [(column.name, TYPES.get(column.unit, (int, float))) for column in columns(table.row_type)]
@@ -188,7 +141,7 @@ COUNTERS: tuple[Callable[[Trace], Iterable[CounterSeries]], ...] = (memory_curve
 
 def all_measures() -> tuple[Measure, ...]:
     """Return MEASURES and the measures of other packages."""
-    return (*MEASURES, *measures_of_packages(frozenset(measure.table.name for measure in MEASURES)))
+    return (*MEASURES, *_load_measures(plugins(MEASURE_GROUP), frozenset(measure.table.name for measure in MEASURES)))
 
 
 def measure_counters(trace: Trace) -> tuple[CounterSeries, ...]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from traceview import intervals
 from traceview.errors import NoGpuWorkError, RequestError
 from traceview.intervals import Intervals, Rows, Times
-from traceview.measure.shared_work import once_per_frame
+from traceview.measure.shared_work import once_per_frame, rows_of_devices
 from traceview.model.program import capture_advice
 from traceview.model.trace import CLASSES, SOURCES, Trace, Window
 
@@ -86,17 +86,6 @@ class Activity(NamedTuple):
         after = self.next_operation(np.array([self.window.end], np.int64))
         return gaps, np.append(self.busy_rows, after)[members]
 
-    def gap_continues(self, reach: int, extent: Window, keep: NDArray[np.bool_] | None = None) -> bool:
-        """Return whether the work ends before the window does, at `reach`, and begins again after it, inside `extent`.
-
-        `keep` is that of next_operation.
-        """
-        if not reach < self.window.end < extent.end:
-            return False
-        starts = self.nonempty_start if keep is None else self.nonempty_start[keep]
-        place = int(np.searchsorted(starts, self.window.end))
-        return place == len(starts) or int(starts[place]) > self.window.end
-
     def select(self, column: NDArray[Value]) -> NDArray[Value]:
         """Return the values of a column of Trace.operations at `rows`; without a copy if no row is missing."""
         return column[intervals.adjoining(self.rows)]
@@ -163,7 +152,7 @@ def _complete_activities(_operations: pl.DataFrame) -> dict[int, Activity | None
 
 def _collect_activity(trace: Trace, device: int) -> Activity | None:
     operations = trace.operations
-    rows = intervals.rows_where(operations["device"].to_numpy() == device)
+    rows = rows_of_devices(operations).get(device, np.zeros(0, np.int32))
     start = operations["start"].to_numpy()
     end = operations["end"].to_numpy()
     if len(rows) < len(start):

@@ -15,8 +15,8 @@ from traceview import intervals
 from traceview.intervals import BEFORE_ALL
 from traceview.measure import all_measures
 from traceview.measure.activity import KERNEL, Activity
-from traceview.measure.base import DeviceInput, DeviceMeasure, PartInput, PartMeasure, fill_tables
-from traceview.measure.gaps import ThreadStates, attribute, device_gaps, find_idle_gaps
+from traceview.measure.base import DeviceInput, fill_tables
+from traceview.measure.gaps import ThreadStates, attribute, device_gaps
 from traceview.measure.nvtx import innermost_ranges
 from traceview.measure.overlap import Copies
 from traceview.measure.places import Places
@@ -28,19 +28,18 @@ from traceview.model.trace import KINDS, Trace, Window
 
 def measure_device(trace: Trace, threads: ThreadStates, activity: Activity, places: Places) -> DeviceUse:
     """Return the figures of a device in its window."""
-    row, idle = trace.devices.row(activity.device, named=True), find_idle_gaps(trace, threads, activity)
-    given = DeviceInput(trace, activity, places, threads, idle)
-    tables = fill_tables(all_measures(), given, PartMeasure, DeviceMeasure)
-    entire = _measure_part(trace, activity, device_gaps(trace, idle), tables)
-    names = [measure.table.name for measure in all_measures() if isinstance(measure, PartMeasure)]
-    of_parts = {name: tables[name] for name in names}
+    row, given = trace.devices.row(activity.device, named=True), DeviceInput(trace, activity, places, threads)
+    gaps = device_gaps(trace, given.idle)
+    tables = fill_tables(all_measures(), given, "steady", "window")
+    entire = _measure_part(trace, activity, gaps, tables)
+    steady = {measure.table.name: tables[measure.table.name] for measure in all_measures() if measure.scope == "steady"}
     return DeviceUse(
         **entire.figures(),
         device=activity.device,
         id=row["id"],
         name=row["name"],
         process_ids=tuple(row["processes"]),
-        steady=replace(entire, tables=of_parts),
+        steady=replace(entire, tables=steady),
     )
 
 
@@ -50,8 +49,7 @@ def with_steady_part(
     """Return the device with the figures of its steady part, in which `part` is its work."""
     if part.window == device.window:
         return device
-    given = PartInput(trace, part, places)
-    tables = fill_tables(all_measures(), given, PartMeasure)
+    tables = fill_tables(all_measures(), DeviceInput(trace, part, places, threads), "steady")
     gaps = clip_gaps(trace, threads, device.gaps, part.window)
     return replace(device, steady=_measure_part(trace, part, gaps, tables))
 

@@ -38,19 +38,14 @@ class ThreadCalls(NamedTuple):
     profiled: Coverage
 
     @classmethod
-    def build(
-        cls, start: Times, end: Times, role: NDArray[np.uint8], rows: Rows | None, profiler: Intervals
-    ) -> ThreadCalls:
-        """Split the calls in `rows` (None: all) of columns that are ordered by `start`; `role` has codes of ROLES."""
-        own = slice(None) if rows is None else rows
-        calls = Coverage.from_union(intervals.union(start[own], end[own], ordered=True))
-        own_roles = role if rows is None else role[rows]
+    def build(cls, start: Times, end: Times, role: NDArray[np.uint8], profiler: Intervals) -> ThreadCalls:
+        """Split the calls of a thread, in the order of `start`; `role` has codes of ROLES."""
+        calls = Coverage.from_union(intervals.union(start, end, ordered=True))
         taken = profiler
         parts = []
         for code in range(OTHER_CALLS):
-            some = np.flatnonzero(own_roles == code)
-            chosen = some if rows is None else rows[some]
-            role_union = intervals.union(start[chosen], end[chosen], ordered=True)
+            some = np.flatnonzero(role == code)
+            role_union = intervals.union(start[some], end[some], ordered=True)
             parts.append(Coverage.from_union(intervals.subtract(role_union, taken)))
             if len(some):
                 both = (np.concatenate(sides) for sides in zip(taken, role_union, strict=True))
@@ -72,11 +67,10 @@ class ThreadStates(NamedTuple):
         profiler = intervals.union(trace.overhead["start"].to_numpy(), trace.overhead["end"].to_numpy())
         start, end, thread = (trace.api[name].to_numpy() for name in ("start", "end", "thread"))
         role = trace.api["role"].to_physical().to_numpy()
-        callers = np.flatnonzero(np.bincount(thread)).tolist() if len(thread) else []
         threads = {}
-        for caller in callers:
-            rows = None if len(callers) == 1 else intervals.rows_where(thread == caller)
-            threads[caller] = ThreadCalls.build(start, end, role, rows, profiler)
+        for caller, rows in intervals.rows_by_code(thread):
+            own = intervals.adjoining(rows)
+            threads[caller] = ThreadCalls.build(start[own], end[own], role[own], profiler)
         return cls(threads, Coverage.from_union(profiler))
 
     def during(self, counted: Intervals, threads: Collection[int]) -> ThreadStates:
@@ -130,16 +124,6 @@ class IdleGaps(NamedTuple):
     gaps: Intervals
     operation: Rows
     causes: NDArray[np.int64]
-
-    def gap_ended_by(self, operations: int) -> Rows:
-        """Return the gap that each of `operations` rows of Trace.operations ends, -1 for none.
-
-        The last entry is -1, so that row -1 gives -1.
-        """
-        gap = np.full(operations + 1, -1, np.int32)
-        gap[self.operation] = np.arange(len(self.operation), dtype=np.int32)
-        gap[-1] = -1
-        return gap
 
 
 class _LaunchColumns(NamedTuple):

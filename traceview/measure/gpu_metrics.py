@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from traceview import intervals
 from traceview.intervals import Intervals
 from traceview.measure.activity import Activity
-from traceview.measure.base import CaptureInput, CaptureMeasure, PartContext, PartInput, PartMeasure
+from traceview.measure.base import CaptureInput, DeviceInput, Measure
 from traceview.measure.kernels.families import shape_kinds
 from traceview.model.analysis import NotMeasured
-from traceview.model.columns import Merge, Table
+from traceview.model.columns import Table
 from traceview.model.sizes import CLOCKS, METRICS, SHARES, CounterSeries, IterationMetrics, MetricMeans
 from traceview.model.trace import Trace
 
@@ -28,8 +28,6 @@ _METRIC_SUMS = (
     pl.col(METRICS).cast(pl.Int64).sum(),
     pl.col(METRICS).count().cast(pl.Int64).name.suffix(KNOWN),
 )
-METRIC_MERGES: Mapping[str, Merge] = dict.fromkeys((*METRICS, *(f"{name}{KNOWN}" for name in METRICS)), "sum")
-PARTS = ("all the time", "compute", "kernels", "communication alone", "copies alone", "idle")
 SHOWN = (
     *("part", "count", "sm_active", "sm_issue", "tensor_active", "warps", "dram_read", "dram_write"),
     *("pcie_rx", "pcie_tx", "nvlink_rx", "nvlink_tx", "gpc_clock_mhz"),
@@ -47,26 +45,19 @@ def metric_curves(trace: Trace) -> Iterator[CounterSeries]:
                     yield CounterSeries(name, unit, start, value, int(str(device)))
 
 
-def _part_totals(given: PartInput) -> pl.DataFrame:
-    """Return the sums of the window or its part, and of what the device does in it, where samples show that alone."""
+def metric_means(given: DeviceInput) -> tuple[MetricMeans, ...]:
+    """Return the means of all the time, and of what the device does in it, where samples show that alone."""
     samples = given.trace.gpu_metrics.filter(pl.col("device") == given.activity.device)
     if samples.is_empty():
-        return pl.DataFrame()
+        return ()
     start, end = (samples[name].to_numpy() for name in ("start", "end"))
     rows = []
     for part, members in _work_by_part(given.trace, given.activity):
         counted = intervals.covered_length(members, start, end) >= FILLED * (end - start)
         if counted.any():
-            rows.append(
-                samples.filter(pl.Series(counted)).select(*_METRIC_SUMS).select(pl.lit(part).alias("part"), pl.all())
-            )
-    return pl.concat(rows) if rows else pl.DataFrame()
-
-
-def _parts(_part: PartContext, totals: pl.DataFrame) -> tuple[MetricMeans, ...]:
-    """Return the means of the window or its part, and of what the device does in it."""
-    rows = (MetricMeans(part=row["part"], **_means(row)) for row in totals.iter_rows(named=True))
-    return tuple(sorted(rows, key=lambda row: (PARTS.index(row.part if row.part in PARTS else "kernels"), row.part)))
+            [sums] = samples.filter(pl.Series(counted)).select(*_METRIC_SUMS).to_dicts()
+            rows.append(MetricMeans(part=part, **_means(sums)))
+    return tuple(rows)
 
 
 def _work_by_part(trace: Trace, work: Activity) -> Iterator[tuple[str, Intervals]]:
@@ -95,38 +86,26 @@ def _means(sums: Mapping[str, Any]) -> dict[str, Any]:
     return {"count": sums["count"], **shares, **clocks}
 
 
-def _iteration_totals(given: CaptureInput) -> pl.DataFrame:
-    """Return the sums of each counted iteration on each device whose samples are short enough to lie in it.
+def iteration_metrics(given: CaptureInput) -> tuple[IterationMetrics, ...]:
+    """Return the means of each counted iteration on each device whose samples are short enough to lie in it.
 
-    A sample belongs to the part of its start.
+    A sample belongs to the window if it starts there.
     """
     iterations, trace = given.iterations, given.trace
     if trace.gpu_metrics.is_empty() or isinstance(iterations, NotMeasured):
-        return pl.DataFrame()
+        return ()
     counted = iterations.per_iteration[iterations.skipped :]
     bounds = np.array([(each.start_ns, each.end_ns) for each in counted], np.int64).reshape(-1, 2)
     rows = []
-    for device in given.devices:
+    for device in sorted(given.devices, key=lambda each: each.device):
         samples = trace.gpu_metrics.filter(pl.col("device") == device.device)
         if trace.window is not None:
             samples = samples.filter(pl.col("start").is_between(trace.window.start, trace.window.end, closed="left"))
         index = _iteration_of(samples["start"].to_numpy(), samples["end"].to_numpy(), bounds)
         inside = samples.with_columns(pl.Series("iteration", index)).filter(pl.col("iteration") >= 0)
-        sums = inside.group_by("iteration").agg(*_METRIC_SUMS)
-        rows.append(sums.select(pl.lit(device.device).alias("device"), pl.all()))
-    return pl.concat(rows)
-
-
-def _iterations(given: CaptureInput, totals: pl.DataFrame) -> tuple[IterationMetrics, ...]:
-    """Return the means of each counted iteration on each device."""
-    if totals.is_empty() or isinstance(given.iterations, NotMeasured):
-        return ()
-    names, skipped = {device.device: device.id for device in given.devices}, given.iterations.skipped
-    rows = []
-    for row in totals.sort("device", "iteration").iter_rows(named=True):
-        place = skipped + row["iteration"]
-        name = given.iterations.per_iteration[place].name
-        rows.append(IterationMetrics(part=name, **_means(row), device=names[row["device"]], iteration=place))
+        for sums in inside.group_by("iteration").agg(*_METRIC_SUMS).sort("iteration").iter_rows(named=True):
+            name, place = counted[sums["iteration"]].name, iterations.skipped + sums["iteration"]
+            rows.append(IterationMetrics(part=name, **_means(sums), device=device.id, iteration=place))
     return tuple(rows)
 
 
@@ -138,7 +117,7 @@ def _iteration_of(start: NDArray[np.int64], end: NDArray[np.int64], bounds: NDAr
     return np.where((at >= 0) & (inside >= FILLED * (end - start)), at, -1)
 
 
-GPU_METRICS = PartMeasure(
+GPU_METRICS = Measure(
     Table(
         name="gpu_metrics",
         title="GPU metrics",
@@ -146,11 +125,9 @@ GPU_METRICS = PartMeasure(
         note="Means of hardware counters of the GPU, which include the work of other programs.",
         shown=SHOWN,
     ),
-    _parts,
-    totals=_part_totals,
-    merge=METRIC_MERGES,
+    metric_means,
 )
-ITERATION_METRICS = CaptureMeasure(
+ITERATION_METRICS = Measure(
     Table(
         name="iteration_metrics",
         title="GPU metrics of each iteration",
@@ -158,7 +135,6 @@ ITERATION_METRICS = CaptureMeasure(
         shown=("label", *SHOWN[1:]),
         first=5,
     ),
-    _iterations,
-    totals=_iteration_totals,
-    merge={**METRIC_MERGES, "device": "key", "iteration": "key"},
+    iteration_metrics,
+    "capture",
 )

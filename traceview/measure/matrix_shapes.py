@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from traceview.measure.base import PartContext, PartInput, PartMeasure
+from traceview.measure.base import DeviceInput, Measure
 from traceview.measure.kernels import DIGITS, costliest, rounded_share
 from traceview.measure.rates import GIGA, matrix_kinds
 from traceview.model.columns import Table, partial_row
@@ -25,14 +25,12 @@ ABOVE_PEAK = "above the peak: the shape is not what this GPU computes, such as t
 ABOVE_MEMORY = "above the rate of the memory: what is read comes from a cache"
 
 
-def _totals(given: PartInput) -> pl.DataFrame:
+def _sums(given: DeviceInput) -> pl.DataFrame:
     """Return KEYS with the calls, the ns of all their kernels, their FLOPs and bytes.
 
     A call counts where its first kernel is. A kernel that the window cuts has a part of its call's FLOPs and bytes.
     """
     sized, work = given.trace.sizes.flops, given.activity
-    if sized.is_empty():
-        return pl.DataFrame()
     whole = given.trace.operations.select((pl.col("end") - pl.col("start")).alias("ns"), "shape")[sized["operation"]]
     kernels = pl.concat([sized, whole.select("ns"), matrix_kinds(given.trace)[whole["shape"]]], how="horizontal")
     longest = pl.col("ns").filter("matrix").arg_max()
@@ -53,16 +51,16 @@ def _totals(given: PartInput) -> pl.DataFrame:
             (pl.col("flops") * part).sum(),
             (pl.col("bytes") * part).sum(),
         )
-        .sort(KEYS)
     )
 
 
-def matrix_shapes(part: PartContext, totals: pl.DataFrame) -> tuple[MatrixShape, ...]:
+def matrix_shapes(given: DeviceInput) -> tuple[MatrixShape, ...]:
     """Return one row for each op, shape and precision, the costliest first; the last stands for those beyond 100."""
-    if totals.is_empty():
+    if given.trace.sizes.flops.is_empty():
         return ()
-    total, gpu = int(totals["total_ns"].sum()), str(part.trace.devices["name"][part.device])
-    first, rest = costliest(totals, KEYS, MAX_SHAPES)
+    sums, gpu = _sums(given), str(given.trace.devices["name"][given.activity.device])
+    total = int(sums["total_ns"].sum())
+    first, rest = costliest(sums, KEYS, MAX_SHAPES)
     rows = [_matrix_shape(row, total, gpu) for row in first.iter_rows(named=True)]
     if len(rest):
         count, ns = rest.select(pl.col("count", "total_ns").sum()).row(0)
@@ -96,7 +94,7 @@ def _matrix_shape(row: dict[str, Any], total: int, gpu: str) -> MatrixShape:
     )
 
 
-MATRIX_SHAPES = PartMeasure(
+MATRIX_SHAPES = Measure(
     Table(
         name="matrix_shapes",
         title="Efficiency by shape",
@@ -108,6 +106,4 @@ MATRIX_SHAPES = PartMeasure(
         ),
     ),
     matrix_shapes,
-    totals=_totals,
-    merge={"tensor_core": "key"},
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
-from traceview.measure.base import CaptureInput, CaptureMeasure
+from traceview.measure.base import CaptureInput, Measure
 from traceview.measure.nvtx import annotating_threads, fold_numbers, innermost_ranges, without_library_ranges
 from traceview.model.columns import Table
 from traceview.model.sizes import CounterSeries, MemoryUse
@@ -28,14 +28,9 @@ def memory_curves(trace: Trace) -> Iterator[CounterSeries]:
         )
 
 
-def _first_work(given: CaptureInput) -> pl.DataFrame:
-    """Return the start of the first GPU work. Memory itself is not divided into parts: its sum needs its history."""
-    return given.trace.operations.select(pl.col("start").first())[: 0 if given.trace.memory.is_empty() else 1]
-
-
-def _rows(given: CaptureInput, totals: pl.DataFrame) -> tuple[MemoryUse, ...]:
+def memory_uses(given: CaptureInput) -> tuple[MemoryUse, ...]:
     """Return the memory of each analyzed device by kind, inside the trace's window."""
-    first = totals["start"][0] if len(totals) else 0
+    first = 0 if given.trace.operations.is_empty() else int(given.trace.operations["start"][0])
     names = {device.device: device.id for device in given.devices}
     memory = given.trace.memory.filter(pl.col("device").is_in(list(names)))
     rows: list[MemoryUse] = []
@@ -94,14 +89,13 @@ def _range_names(trace: Trace, thread: np.ndarray, moments: np.ndarray) -> pl.Se
     return names.gather(np.where(row >= 0, row, other) % len(names)).alias("range")
 
 
-MEMORY_USE = CaptureMeasure(
+MEMORY_USE = Measure(
     Table(
         name="memory",
         title="Memory",
         row_type=MemoryUse,
         note="Memory in use, and the range and line that allocated most of its peak.",
     ),
-    _rows,
-    totals=_first_work,
-    merge={"start": "min"},
+    memory_uses,
+    "capture",
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -12,70 +11,51 @@ from numpy.typing import NDArray
 
 from traceview.intervals import BEFORE_ALL, Times, index_ranges, sorted_unique
 from traceview.measure.activity import KERNEL, overlaps_window
-from traceview.measure.base import CaptureInput, CaptureMeasure
+from traceview.measure.base import CaptureInput, Measure
 from traceview.measure.nvtx import Projection, phase_names
-from traceview.measure.shared_work import once_per_frame
 from traceview.measure.sums import UnionIndex, batches, sums_by_owner
 from traceview.model.analysis import NotMeasured
-from traceview.model.columns import Merge, Table, field_names
+from traceview.model.columns import Table, field_names
 from traceview.model.program import capture_advice
 from traceview.model.rows import RangeUse
 from traceview.model.trace import Trace, Window
 
-PIECES = ("ranges", "begins", "ends")
-RANGE_MERGES: Mapping[str, Merge] = {"first": "min", "last": "max", **dict.fromkeys(PIECES, "list")}
 
-
-def _range_rows(trace: Trace, totals: pl.DataFrame) -> tuple[RangeUse, ...] | NotMeasured:
-    """Return the rows of _range_totals, the busiest on the GPU first.
+def range_uses(given: CaptureInput) -> tuple[RangeUse, ...] | NotMeasured:
+    """Return a row for each name and domain, the busiest on the GPU first.
 
     With Trace.window, a name counts if one of its ranges overlaps the window. Ranges and operations are clipped to it
     independently, because an operation may run in the window and be launched before it.
     """
+    trace = given.trace
     if trace.ranges.is_empty():
         return NotMeasured(capture_advice(trace.info.profiler, trace.program).no_ranges)
-    uses = totals.filter(pl.col("count") > 0)
-    if uses.is_empty():
-        return NotMeasured("no range overlaps the chosen window")
-    spans = pl.concat([uses.select("group", "gpu_span_each_ns"), _spans_of_pieces(uses)]).group_by("group").sum()
+    rows = _range_rows(trace, given.projection)
+    return rows or NotMeasured("no range overlaps the chosen window")
+
+
+def phase_uses(given: CaptureInput) -> tuple[RangeUse, ...]:
+    """Return a row for each phase; none without ranges, which the rows of RANGES explain."""
+    ranges = given.trace.ranges
+    if ranges.is_empty():
+        return ()
+    phases = ranges.with_columns(phase_names(ranges).alias("name"))
+    return _range_rows(replace(given.trace, ranges=phases), given.projection)
+
+
+def _range_rows(trace: Trace, projection: Projection) -> tuple[RangeUse, ...]:
+    names, ranges, group = _range_groups(trace.ranges)
+    work = _measure_groups(trace, projection, group, len(names))
     uses = (
-        uses.drop("gpu_span_each_ns")
-        .join(spans, on="group")
-        .with_columns(gpu_span_ns=(pl.col("last") - pl.col("first")).clip(0))
+        names.with_columns(
+            pl.col("name", "domain").cast(pl.String), *(pl.Series(name, values) for name, values in work.items())
+        )
+        .join(_host_figures(ranges, trace.window), on="group")
         .sort(["gpu_busy_ns", "host_ns", "name", "domain"], descending=[True, True, False, False])
     )
     return tuple(RangeUse(*row) for row in uses.select(field_names(RangeUse)).iter_rows())
 
 
-def _spans_of_pieces(uses: pl.DataFrame) -> pl.DataFrame:
-    """Return the time from the first start to the last end of the work of each range of parts, summed by group."""
-    if "ranges" not in uses.columns:
-        return pl.DataFrame(schema={"group": uses.schema["group"], "gpu_span_each_ns": pl.Int64})
-    pieces = uses.select("group", *PIECES).explode(PIECES).drop_nulls()
-    spans = pieces.group_by("group", "ranges").agg(pl.col("ends").max() - pl.col("begins").min())
-    return spans.group_by("group").agg(pl.col("ends").sum().alias("gpu_span_each_ns"))
-
-
-def _range_totals(trace: Trace, projection: Projection, outer: Window | None = None) -> pl.DataFrame:
-    """Return the figures of each name and domain, whose number is `group`; with `outer`, those of a part.
-
-    A part has the first start and the last end of the work of each range in it (PIECES), because the range may have
-    work in other parts.
-    """
-    if trace.ranges.is_empty():
-        return pl.DataFrame()
-    names, ranges, group = _range_groups(trace.ranges)
-    work = _measure_groups(trace, projection, group, len(names), outer is not None)
-    return (
-        names.with_columns(
-            pl.col("name", "domain").cast(pl.String), *(pl.Series(name, values) for name, values in work.items())
-        )
-        .join(_host_figures(ranges, trace.window, outer), on="group", how="left")
-        .with_columns(pl.col("count", "host_ns").fill_null(0))
-    )
-
-
-@once_per_frame
 def _range_groups(ranges: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, Times]:
     """Return the distinct names and domains, the ranges with the number of their `group`, and this column."""
     names = ranges.select("name", "domain").unique(maintain_order=True).with_row_index("group")
@@ -85,30 +65,20 @@ def _range_groups(ranges: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, Tim
     return names, ranges, ranges["group"].to_numpy().astype(np.int64)
 
 
-def _host_figures(ranges: pl.DataFrame, window: Window | None, outer: Window | None) -> pl.DataFrame:
-    """Return the count and the host time of each group with ranges in the window, clipped to it.
-
-    With `outer`, the window of a capture of which this is a part, ranges are clipped to `outer` and belong to the
-    part of their start.
-    """
-    clip = outer or window
-    if clip is not None:
-        inside = overlaps_window(ranges["start"].to_numpy(), ranges["end"].to_numpy(), clip)
-        clipped = pl.col("start", "end").clip(clip.start, clip.end)
-        ranges = ranges.filter(pl.Series(inside)).with_columns(clipped)
-    if outer is not None and window is not None:
-        ranges = ranges.filter(pl.col("start").is_between(window.start, window.end, closed="left"))
+def _host_figures(ranges: pl.DataFrame, window: Window | None) -> pl.DataFrame:
+    """Return the count and the host time of each group with ranges in the window, clipped to it."""
+    if window is not None:
+        inside = overlaps_window(ranges["start"].to_numpy(), ranges["end"].to_numpy(), window)
+        ranges = ranges.filter(pl.Series(inside)).with_columns(pl.col("start", "end").clip(window.start, window.end))
     return ranges.group_by("group").agg(
         pl.len().cast(pl.Int64).alias("count"), (pl.col("end") - pl.col("start")).sum().alias("host_ns")
     )
 
 
-def _measure_groups(
-    trace: Trace, projection: Projection, group: Times, groups: int, in_pieces: bool
-) -> dict[str, Times | pl.Series]:
+def _measure_groups(trace: Trace, projection: Projection, group: Times, groups: int) -> dict[str, Times]:
     """Measure the work in the window that belongs to each group; `group` is the group of each range.
 
-    Returns one value per group, 0 where it has no work; times in ns. `in_pieces` is for a part (see _range_totals).
+    Returns one value per group, 0 where it has no work; times in ns.
     """
     work, stretches = _ClippedWork.from_trace(trace, projection), len(projection.stretches.first)
     overlapping = np.flatnonzero(work.overlaps_other())
@@ -120,46 +90,14 @@ def _measure_groups(
     owner, stretch = np.divmod(sorted_unique(group[range_row] * stretches + used[index]), stretches)
     first, last = _first_and_last(owner, stretch_work.first[stretch], stretch_work.last[stretch], groups)
     kernels, operations, via, alone = (sums_by_owner(owner, values[stretch], groups) for values in stretch_work[2:])
-    figures: dict[str, Times | pl.Series] = {
+    return {
         "gpu_busy_ns": alone + _overlapping_busy_time(work, overlapping, owner, stretch, groups),
-        "first": first,
-        "last": last,
+        "gpu_span_ns": np.maximum(last - first, 0),
+        "gpu_span_each_ns": sums_by_owner(group, np.maximum(high - low, 0), groups),
         "kernel_count": kernels,
         "operation_count": operations,
         "via_process_count": via,
     }
-    if in_pieces:
-        return figures | {"gpu_span_each_ns": np.zeros(groups, np.int64), **_pieces(group, groups, low, high)}
-    return figures | {"gpu_span_each_ns": sums_by_owner(group, np.maximum(high - low, 0), groups)}
-
-
-def _pieces(group: Times, groups: int, low: Times, high: Times) -> dict[str, pl.Series]:
-    """Return the ranges of each group that have work in a part, as lists: PIECES."""
-    rows = np.flatnonzero(high >= low)
-    pieces = pl.DataFrame({"group": group[rows], "ranges": rows, "begins": low[rows], "ends": high[rows]})
-    lists = pieces.group_by("group").agg(PIECES)
-    every = pl.DataFrame({"group": np.arange(groups)}).join(lists, on="group", how="left", maintain_order="left")
-    return {name: every[name] for name in PIECES}
-
-
-def _phase_totals(given: CaptureInput) -> pl.DataFrame:
-    """Return the figures of each phase."""
-    if given.trace.ranges.is_empty():
-        return pl.DataFrame()
-    return _range_totals(
-        replace(given.trace, ranges=_with_phase_names(given.trace.ranges)), given.projection, given.outer
-    )
-
-
-@once_per_frame
-def _with_phase_names(ranges: pl.DataFrame) -> pl.DataFrame:
-    return ranges.with_columns(phase_names(ranges).alias("name"))
-
-
-def _phase_rows(given: CaptureInput, totals: pl.DataFrame) -> tuple[RangeUse, ...]:
-    """Return a row for each phase; none without ranges, which the rows of RANGES explain."""
-    rows = _range_rows(given.trace, totals)
-    return () if isinstance(rows, NotMeasured) else rows
 
 
 class _ClippedWork(NamedTuple):
@@ -249,7 +187,7 @@ def _overlapping_busy_time(work: _ClippedWork, overlapping: Times, group: Times,
     return busy
 
 
-RANGES = CaptureMeasure(
+RANGES = Measure(
     Table(
         name="nvtx",
         title="NVTX ranges (GPU projection)",
@@ -257,11 +195,10 @@ RANGES = CaptureMeasure(
         row_type=RangeUse,
         listed=False,
     ),
-    lambda given, totals: _range_rows(given.trace, totals),
-    totals=lambda given: _range_totals(given.trace, given.projection, given.outer),
-    merge=RANGE_MERGES,
+    range_uses,
+    "capture",
 )
-PHASES = CaptureMeasure(
+PHASES = Measure(
     replace(
         RANGES.table,
         name="nvtx_phases",
@@ -269,7 +206,6 @@ PHASES = CaptureMeasure(
         shown=("label", "count", "host_ns", "gpu_busy_ns", "gpu_span_ns", "kernel_count", "via_process_count"),
         listed=True,
     ),
-    _phase_rows,
-    totals=_phase_totals,
-    merge=RANGE_MERGES,
+    phase_uses,
+    "capture",
 )

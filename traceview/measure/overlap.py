@@ -12,7 +12,7 @@ from traceview import intervals
 from traceview.intervals import Times
 from traceview.measure.activity import COMMUNICATION as COMMUNICATION_CODE
 from traceview.measure.activity import COPY, Activity
-from traceview.measure.base import PartMeasure
+from traceview.measure.base import Measure
 from traceview.measure.queues import blocking_times
 from traceview.model.columns import Table
 from traceview.model.rows import CommunicationOverlap, CopyOverlap
@@ -41,9 +41,9 @@ class Copies(NamedTuple):
     def groups(self) -> Iterator[tuple[str, str, Times]]:
         """Yield each kind and memory that has copies, in the order of KINDS and MEMORIES, with the copies' indices."""
         pair = self.kind * np.uint8(len(MEMORIES)) + self.memory
-        for code in np.flatnonzero(np.bincount(pair)).tolist():
+        for code, rows in intervals.rows_by_code(pair):
             kind, memory = divmod(code, len(MEMORIES))
-            yield KINDS[kind], MEMORIES[memory], self.members[pair == code]
+            yield KINDS[kind], MEMORIES[memory], self.members[rows]
 
 
 def copy_overlaps(trace: Trace, work: Activity) -> tuple[CopyOverlap, ...]:
@@ -81,7 +81,7 @@ def communication_overlap(trace: Trace, work: Activity) -> CommunicationOverlap:
     )
 
 
-COPIES = PartMeasure(
+COPIES = Measure(
     Table(
         name="copies",
         title="Copies",
@@ -90,9 +90,8 @@ COPIES = PartMeasure(
         shown=("label", "count", "bytes", "bandwidth", "busy_ns", "hidden", "exposed_ns"),
     ),
     lambda given: copy_overlaps(given.trace, given.activity),
-    order=lambda row: (KINDS.index(row.kind), MEMORIES.index(row.memory)),
 )
-COMMUNICATION = PartMeasure(
+COMMUNICATION = Measure(
     Table(
         name="communication",
         title="Communication",

@@ -6,8 +6,9 @@ docs/definitions.md "Launched work that waits".
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,27 +17,23 @@ from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import Intervals, Rows, Times, values_at
-from traceview.measure.activity import COMMUNICATION, COMPUTE, COPY, Activity
-from traceview.measure.base import DeviceInput, DeviceMeasure, PartContext
+from traceview.measure.activity import COMMUNICATION, COMPUTE, COPY, Activity, device_activity
+from traceview.measure.base import DeviceInput, Measure
 from traceview.measure.shared_work import DELAY_EDGES, MAX_LENGTH, launch_rows
 from traceview.model.analysis import CAUSES
-from traceview.model.columns import Merge, Table
+from traceview.model.columns import Table
 from traceview.model.rows import QueuedFor, QueueLength, QueueSlice
 from traceview.model.trace import CLASSES, KINDS, Trace, enum_texts
 
 QUEUED = CAUSES.index("queued")
-SCHEMA = {"kind": pl.String, "name": pl.String, "ns": pl.Int64}
 LONG = 100_000  # ns; events, CUDA graphs and copies between GPUs need less to start the next operation
 NEAR_END = 20_000  # ns from the end of communication to the start of what waited for it
-SLICES = 20  # parts of a device's window
-FIGURES = {"length": np.arange(MAX_LENGTH + 1), "delay": DELAY_EDGES}  # what a value of launch_totals stands for
-FIGURE_SIZE = max(map(len, FIGURES.values()))
-MERGE: Mapping[str, Merge] = {"offset_ns": "key", "value": "key", "count": "sum"}
+SLICES = 20  # slices of equal length of a window
+LENGTHS = np.arange(MAX_LENGTH + 1)
 MAX_ROWS = 20
 WAITED_FOR = {COMPUTE: "kernel", COMMUNICATION: "collective", COPY: "copy"}
 KINDS_BEFORE = (*(WAITED_FOR.get(code, name) for code, name in enumerate(CLASSES)), "copy engine", "next operation")
 ENGINE, FOLLOWING = range(len(CLASSES), len(KINDS_BEFORE))
-Row = tuple[str, str, int]  # kind, name and ns
 
 
 class _Operations(NamedTuple):
@@ -53,11 +50,11 @@ class _Operations(NamedTuple):
 
     @classmethod
     def of_device(cls, trace: Trace, work: Activity) -> _Operations:
-        names = ("start", "end", "stream", "process", "class", "kind", "name")
-        own = intervals.adjoining(work.nonempty_rows)
-        columns = (trace.operations[name].to_physical() for name in names)
+        own = trace.operations.select("start", "end", "stream", "process", "class", "kind", "name")
+        rows = intervals.adjoining(work.nonempty_rows)
+        columns = (column.to_physical() for column in own[rows])
         filled = (column.fill_null(len(KINDS)) if column.null_count() else column for column in columns)
-        return cls(work.nonempty_rows, *(column.to_numpy()[own] for column in filled))
+        return cls(work.nonempty_rows, *(column.to_numpy() for column in filled))
 
     def last_ended(self) -> Rows:
         """Return the index of the operation that ends last among those up to each."""
@@ -65,8 +62,8 @@ class _Operations(NamedTuple):
         return np.maximum.accumulate(np.where(self.end == latest, np.arange(len(self.end), dtype=np.int32), 0))
 
 
-def queued_for(given: DeviceInput) -> pl.DataFrame:
-    """Return the ns of `queued` idle time by what the launched work waits for: kind, name and ns."""
+def queued_for(given: DeviceInput) -> tuple[QueuedFor, ...]:
+    """Return the ns of `queued` idle time by what the launched work waits for, the longest first."""
     gaps, queued = given.idle.gaps, given.idle.causes[QUEUED]
     operations = _Operations.of_device(given.trace, given.activity)
     last_ended, before_gaps = operations.last_ended(), _BeforeGaps(given.trace, operations)
@@ -85,9 +82,11 @@ def queued_for(given: DeviceInput) -> pl.DataFrame:
         long.append(rows[is_long])
     waits = np.concatenate(long)
     left = intervals.union(gaps.end[waits] - queued[waits], gaps.end[waits])
-    rows_of = [*before_gaps.rows(), *_during_long(given.trace, given.activity.device, left)]
-    frame = pl.DataFrame(rows_of, schema=SCHEMA, orient="row")
-    return frame.group_by("kind", "name").agg(pl.col("ns").sum()).filter(pl.col("ns") > 0).sort("kind", "name")
+    sums = Counter[tuple[str, str]]()
+    for row in (*before_gaps.rows(), *_during_long(given.trace, given.activity.device, left)):
+        sums[row.kind, row.name] += row.ns
+    rows = (QueuedFor(kind, name, ns) for (kind, name), ns in sums.items() if ns)
+    return tuple(sorted(rows, key=lambda row: (-row.ns, row.kind, row.name))[:MAX_ROWS])
 
 
 class _BeforeGaps:
@@ -114,21 +113,20 @@ class _BeforeGaps:
         kind[work.stream[before] == work.stream[after]] = FOLLOWING
         np.add.at(self.ns.ravel(), kind * self.ns.shape[1] + work.name[before], ns)
 
-    def rows(self) -> Iterator[Row]:
-        """Yield the rows of SCHEMA; several have one kind and name."""
+    def rows(self) -> Iterator[QueuedFor]:
+        """Yield the sums; several have one kind and name."""
         for kind, name in np.argwhere(self.ns).tolist():
-            yield KINDS_BEFORE[kind], "" if kind == FOLLOWING else self.texts[name], int(self.ns[kind, name])
-        yield from (("process", str(process), ns) for process, ns in self.processes.items())
+            yield QueuedFor(KINDS_BEFORE[kind], "" if kind == FOLLOWING else self.texts[name], int(self.ns[kind, name]))
+        yield from (QueuedFor("process", str(process), ns) for process, ns in self.processes.items())
 
 
-def _during_long(trace: Trace, device: int, left: Intervals) -> Iterator[Row]:
-    """Yield rows of SCHEMA for long waits: work of other GPUs, else long CUDA calls; the rest is unknown."""
+def _during_long(trace: Trace, device: int, left: Intervals) -> Iterator[QueuedFor]:
+    """Yield what runs during long waits: work of other GPUs, else long CUDA calls; the rest is unknown."""
     if not len(left.start):
         return
-    start, end = (trace.operations[name].to_numpy() for name in ("start", "end"))
-    owner = trace.operations["device"].to_numpy()
-    others = [(str(trace.devices["id"][row]), owner == row) for row in range(len(trace.devices)) if row != device]
-    works = [("device", name, intervals.union(start[own], end[own])) for name, own in others]
+    complete = replace(trace, window=None)
+    others = ((row, device_activity(complete, row)) for row in range(len(trace.devices)) if row != device)
+    works = [("device", str(trace.devices["id"][row]), work.busy) for row, work in others if work is not None]
     calls = trace.api.filter((pl.col("end") - pl.col("start") > LONG) & (pl.col("role") != "sync"))
     texts = enum_texts(calls["name"])
     for code in np.unique(calls["name"].to_physical().to_numpy()).tolist():
@@ -137,8 +135,8 @@ def _during_long(trace: Trace, device: int, left: Intervals) -> Iterator[Row]:
     for kind, name, work in works:
         ns = intervals.overlap_length(work, left)
         left = intervals.subtract(left, work)
-        yield kind, name, ns
-    yield "unknown", "", intervals.length(left)
+        yield QueuedFor(kind, name, ns)
+    yield QueuedFor("unknown", "", intervals.length(left))
 
 
 def blocking_times(trace: Trace, work: Activity) -> Intervals:
@@ -166,69 +164,40 @@ def blocking_times(trace: Trace, work: Activity) -> Intervals:
     return intervals.intersect(intervals.union(begin, operations.end[awaited]), work.communication)
 
 
-def launch_totals(given: DeviceInput, slices: int = 1) -> pl.DataFrame:
-    """Return how many launches have each queue length and delay, by the slice of the device's window they begin in.
-
-    Columns: offset_ns (of the slice, from the start of the window), figure ("length" or "delay"), value (a place in
-    FIGURES), count.
-    """
-    queue, window = given.queue, given.whole_window
-    place = np.zeros(1, np.int64)
-    if slices > 1:
-        place = np.clip((queue.moment - window.start) * slices // max(window.length, 1), 0, slices - 1)
-    frames = []
-    for figure, value in zip(FIGURES, (queue.ahead, queue.delay), strict=True):
-        counts = np.bincount(place * FIGURE_SIZE + value)
-        rows = np.flatnonzero(counts)
-        offset = rows // FIGURE_SIZE * window.length // slices
-        frames.append(
-            pl.DataFrame(
-                {"offset_ns": offset, "figure": figure, "value": rows % FIGURE_SIZE, "count": counts[rows]},
-                schema={"offset_ns": pl.Int64, "figure": pl.String, "value": pl.Int64, "count": pl.Int64},
-            )
-        )
-    return pl.concat(frames)
+def queue_length(given: DeviceInput) -> tuple[QueueLength, ...]:
+    """Return the median and the 95th percentile of the queue and of the delay of all launches."""
+    queue = given.queue
+    lengths = _quantiles(queue.ahead, LENGTHS, 0.5, 0.95)
+    return (QueueLength(*lengths, *_quantiles(queue.delay, DELAY_EDGES, 0.5, 0.95)),)
 
 
-def _quantiles(parts: Mapping[Any, pl.DataFrame], part: tuple[Any, ...], *fractions: float) -> list[int]:
-    """Return quantiles of the part with this key, whose last item is the figure; 0 without launches."""
-    if part not in parts:
-        return [0] * len(fractions)
-    value, until = (parts[part][name].to_numpy() for name in ("value", "until"))
-    quantiles: list[int] = FIGURES[str(part[-1])][
-        value[np.searchsorted(until, np.multiply(fractions, until[-1]))]
-    ].tolist()
-    return quantiles
-
-
-def _parts(totals: pl.DataFrame, *keys: str) -> dict[tuple[Any, ...], pl.DataFrame]:
-    """Return launch_totals by these columns, with the number of launches up to each value."""
-    until = pl.col("count").cum_sum().over(keys).alias("until")
-    return totals.sort("offset_ns", "value").with_columns(until).partition_by(keys, as_dict=True)
-
-
-def _queue_rows(_context: PartContext, totals: pl.DataFrame) -> tuple[QueueLength, ...]:
-    parts = _parts(totals, "figure")
-    return (QueueLength(*(each for figure in FIGURES for each in _quantiles(parts, (figure,), 0.5, 0.95))),)
-
-
-def _slice_rows(_context: PartContext, totals: pl.DataFrame) -> tuple[QueueSlice, ...]:
-    """Return the medians of each slice that has launches, in the order of time."""
-    parts = _parts(totals, "offset_ns", "figure")
-    medians = {key: _quantiles(parts, key, 0.5) for key in parts}
+def queue_over_time(given: DeviceInput) -> tuple[QueueSlice, ...]:
+    """Return the medians of each slice of the window that has launches, in the order of time."""
+    queue, window = given.queue, given.activity.window
+    place = np.clip((queue.moment - window.start) * SLICES // max(window.length, 1), 0, SLICES - 1)
+    edges = np.searchsorted(place, np.arange(SLICES + 1)).tolist()  # the moments ascend
     return tuple(
-        QueueSlice(offset, own["until"][-1], *medians[offset, "length"], *medians[offset, "delay"])
-        for (offset, figure), own in parts.items()
-        if figure == "length"
+        QueueSlice(
+            number * window.length // SLICES,
+            stop - first,
+            *_quantiles(queue.ahead[first:stop], LENGTHS, 0.5),
+            *_quantiles(queue.delay[first:stop], DELAY_EDGES, 0.5),
+        )
+        for number, (first, stop) in enumerate(pairwise(edges))
+        if stop > first
     )
 
 
-def _queued_rows(_context: PartContext, totals: pl.DataFrame) -> tuple[QueuedFor, ...]:
-    longest = totals.sort("ns", "kind", "name", descending=[True, False, False]).head(MAX_ROWS)
-    return tuple(QueuedFor(*row) for row in longest.select("kind", "name", "ns").iter_rows())
+def _quantiles(places: NDArray[np.int16], values: Times, *fractions: float) -> list[int]:
+    """Return quantiles of the `values` at some places; 0 without places."""
+    if not len(places):
+        return [0] * len(fractions)
+    until = np.cumsum(np.bincount(places))
+    quantiles: list[int] = values[np.searchsorted(until, np.multiply(fractions, until[-1]))].tolist()
+    return quantiles
 
 
-QUEUED_FOR = DeviceMeasure(
+QUEUED_FOR = Measure(
     Table(
         name="queued_for",
         title="What launched work waits for",
@@ -236,10 +205,10 @@ QUEUED_FOR = DeviceMeasure(
         note="While the GPU is idle.",
         in_json=False,  # it is in gaps
     ),
-    _queued_rows,
-    totals=queued_for,
+    queued_for,
+    "window",
 )
-QUEUE_LENGTH = DeviceMeasure(
+QUEUE_LENGTH = Measure(
     Table(
         name="queue_length",
         title="Operations launched ahead",
@@ -247,18 +216,16 @@ QUEUE_LENGTH = DeviceMeasure(
         row_type=QueueLength,
         single=True,
     ),
-    _queue_rows,
-    totals=launch_totals,
-    merge=MERGE,
+    queue_length,
+    "window",
 )
-QUEUE_OVER_TIME = DeviceMeasure(
+QUEUE_OVER_TIME = Measure(
     Table(
         name="queue_over_time",
         title="Operations launched ahead over time",
         note="Medians of the launches in each twentieth of the time.",
         row_type=QueueSlice,
     ),
-    _slice_rows,
-    totals=partial(launch_totals, slices=SLICES),
-    merge=MERGE,
+    queue_over_time,
+    "window",
 )

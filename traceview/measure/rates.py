@@ -16,7 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.measure.activity import COMMUNICATION
-from traceview.measure.base import CaptureInput, CaptureMeasure, PartContext, PartInput, PartMeasure
+from traceview.measure.base import CaptureInput, DeviceInput, Measure
 from traceview.measure.kernels import DIGITS, costliest, rounded_share
 from traceview.measure.kernels.families import MATRIX, shape_kinds
 from traceview.model.analysis import DeviceUse, NotMeasured
@@ -62,30 +62,26 @@ PARALLELISMS = tuple(
 )
 
 
-def _collective_totals(given: PartInput) -> pl.DataFrame:
-    """Return KEYS with count, total_ns, min_ns, and the `lengths` of the whole kernels, for their median."""
+def collectives(given: DeviceInput) -> tuple[Collective, ...]:
+    """Return one row for each kind, group, type and size of messages, the costliest first.
+
+    Medians and shortest lengths are those of whole kernels, which may reach beyond the window.
+    """
     chosen = np.flatnonzero(given.activity.codes == COMMUNICATION)
     if not len(chosen):
-        return pl.DataFrame()
+        return ()
     rows = given.activity.rows[chosen]
     lengths = given.trace.operations.select(pl.col("end") - pl.col("start"))[rows]["end"]
     kernels = _messages(given.trace, rows).with_columns(
         pl.Series("part_ns", (given.activity.end - given.activity.start)[chosen]), lengths.alias("ns")
     )
-    return kernels.group_by(COLLECTIVE_KEYS).agg(
+    sums = kernels.group_by(COLLECTIVE_KEYS).agg(
         pl.len().cast(pl.Int64).alias("count"),
         pl.col("part_ns").sum().alias("total_ns"),
         pl.col("ns").min().alias("min_ns"),
-        pl.col("ns").alias("lengths"),
+        pl.col("ns").median().cast(pl.Int64).alias("median_ns"),
     )
-
-
-def collectives(_part: PartContext, totals: pl.DataFrame) -> tuple[Collective, ...]:
-    """Return one row for each kind, group, type and size of messages, the costliest first."""
-    if totals.is_empty():
-        return ()
-    median = pl.col("lengths").list.median().cast(pl.Int64).alias("median_ns")
-    first, rest = costliest(totals.with_columns(median).drop("lengths"), COLLECTIVE_KEYS, MAX_COLLECTIVES)
+    first, rest = costliest(sums, COLLECTIVE_KEYS, MAX_COLLECTIVES)
     shown = [_collective(row) for row in first.iter_rows(named=True)]
     return (*shown, *([_rest_row(rest)] if len(rest) else []))
 
@@ -162,7 +158,7 @@ def _rest_row(rest: pl.DataFrame) -> Collective:
     return partial_row(Collective, collective=name, count=count, total_ns=total, median_ns=total // count, min_ns=least)
 
 
-COLLECTIVES = PartMeasure(
+COLLECTIVES = Measure(
     Table(
         name="collectives",
         title="Collectives",
@@ -184,8 +180,6 @@ COLLECTIVES = PartMeasure(
         ),
     ),
     collectives,
-    totals=_collective_totals,
-    merge={"lengths": "list"},
 )
 
 
@@ -194,21 +188,14 @@ GIGA = 10**9
 SUMS = ("count", "total_ns", "flops", "known_ns", "working_ns")
 
 
-def _precision_totals(given: PartInput) -> pl.DataFrame:
-    """Return KEYS and SUMS of the device's matrix kernels."""
-    kinds = matrix_kinds(given.trace)
-    if not kinds["matrix"].any():
-        return pl.DataFrame()
-    by_shape = pl.concat([kinds, _sums_by_shape(given, kinds)], how="horizontal")
-    return by_shape.filter(pl.col("matrix"), pl.col("count") > 0).group_by(PRECISION_KEYS).agg(pl.col(SUMS).sum())
-
-
-def matrix_precisions(part: PartContext, sums: pl.DataFrame) -> tuple[MatrixPrecision, ...]:
+def matrix_precisions(given: DeviceInput) -> tuple[MatrixPrecision, ...]:
     """Return one row for each precision of the device's matrix kernels, the costliest first."""
-    if sums.is_empty():
+    kinds, gpu = matrix_kinds(given.trace), str(given.trace.devices["name"][given.activity.device])
+    if not kinds["matrix"].any():
         return ()
+    by_shape = pl.concat([kinds, _sums_by_shape(given, kinds)], how="horizontal")
+    sums = by_shape.filter(pl.col("matrix"), pl.col("count") > 0).group_by(PRECISION_KEYS).agg(pl.col(SUMS).sum())
     total = int(sums["total_ns"].sum())
-    gpu = str(part.trace.devices["name"][part.device])
     ordered = sums.sort(["total_ns", *PRECISION_KEYS], descending=[True, False, False])
     return tuple(_matrix_precision(row, total, gpu) for row in ordered.iter_rows(named=True))
 
@@ -231,7 +218,7 @@ def _matrix_precision(row: dict[str, Any], total: int, gpu: str) -> MatrixPrecis
     )
 
 
-def _sums_by_shape(given: PartInput, kinds: pl.DataFrame) -> pl.DataFrame:
+def _sums_by_shape(given: DeviceInput, kinds: pl.DataFrame) -> pl.DataFrame:
     """Return SUMS of the device's operations for each of Trace.shapes; `kinds` is the result of matrix_kinds."""
     work, size = given.activity, len(kinds)
     sums: dict[str, NDArray[Any]] = {name: np.zeros(size) for name in SUMS}
@@ -271,7 +258,7 @@ def _flops_per_ns(trace: Trace, kinds: pl.DataFrame) -> tuple[NDArray[np.float64
     return rates, known
 
 
-MATRIX_PRECISIONS = PartMeasure(
+MATRIX_PRECISIONS = Measure(
     Table(
         name="matrix_precisions",
         title="Matrix kernels by precision",
@@ -280,8 +267,6 @@ MATRIX_PRECISIONS = PartMeasure(
         shown=("precision", "tensor_core", "share", "total_ns", "count", "flops_per_s", "of_peak", "peak_flops_per_s"),
     ),
     matrix_precisions,
-    totals=_precision_totals,
-    merge={"working_ns": "sum"},
 )
 
 
@@ -314,12 +299,18 @@ class DeviceFlops:
     missing: str | None = None
 
 
-def _speed_of_light(given: CaptureInput, device: DeviceUse, totals: pl.DataFrame) -> SpeedOfLight:
+def speed_of_light(given: CaptureInput) -> tuple[SpeedOfLight, ...]:
+    """Return one row for each device."""
+    flops = _flops_of_calls(given)
+    return tuple(_speed_of_light(given, device, flops.get(device.device, 0)) for device in given.devices)
+
+
+def _speed_of_light(given: CaptureInput, device: DeviceUse, launched: int) -> SpeedOfLight:
     rows: Sequence[MatrixPrecision] = device.steady.tables["matrix_precisions"].rows
     main = _main_precision(rows)
     peak = None if main is None else main.peak_flops_per_s
     is_fp32 = main is not None and main.precision == "fp32"
-    work = _work(given, device, rows, totals)
+    work = _work(given, device, rows, launched)
     rate = None if work.flops is None or not work.ns else work.flops * GIGA // work.ns
     return SpeedOfLight(
         device=device.id,
@@ -348,10 +339,11 @@ def _main_precision(rows: Sequence[MatrixPrecision]) -> MatrixPrecision | None:
     return None if main is None else next(row for row in rows if row.precision == main)
 
 
-def _work(given: CaptureInput, device: DeviceUse, rows: Sequence[MatrixPrecision], totals: pl.DataFrame) -> DeviceFlops:
+def _work(given: CaptureInput, device: DeviceUse, rows: Sequence[MatrixPrecision], launched: int) -> DeviceFlops:
     """Return the operations of a device in a mean iteration; without iterations, in its window.
 
-    What the user states counts first, then what the program states, then the shapes of ops.
+    `launched` are the operations that all counted iterations launch. What the user states counts first, then what the
+    program states, then the shapes of ops.
     """
     iterations, window = given.iterations, device.steady.window
     marked = _marked_flops(given.trace, device)
@@ -363,7 +355,6 @@ def _work(given: CaptureInput, device: DeviceUse, rows: Sequence[MatrixPrecision
     else:
         count, ns = iterations.count - iterations.skipped, iterations.time_ns
         source = "option" if given.flops_per_iteration is not None else "shapes" if stated is None else "mark"
-        launched = 0 if totals.is_empty() else int(totals.filter(pl.col("device") == device.device)["flops"].sum())
         flops = launched // count if stated is None else stated
     known = _known_fraction(rows)
     if flops and source == "shapes" and (known is None or known < LEAST_KNOWN):
@@ -383,21 +374,22 @@ def _marked_flops(trace: Trace, device: DeviceUse) -> int | None:
     return int(chosen["flops"].sum()) // len(chosen) if len(chosen) else None
 
 
-def _flops_of_calls(given: CaptureInput) -> pl.DataFrame:
-    """Return the operations of each call that the counted iterations launch, by device: device, call and flops.
+def _flops_of_calls(given: CaptureInput) -> dict[int, int]:
+    """Return the operations of the calls that the counted iterations launch, by device.
 
     The GPU runs behind the host, so that the work of the first one begins late in its time.
     """
     trace, iterations = given.trace, given.iterations
     if trace.sizes.flops.is_empty() or isinstance(iterations, NotMeasured):
-        return pl.DataFrame()
+        return {}
     sized = trace.sizes.flops
     work = pl.concat([sized, trace.operations.select("device", "launch")[sized["operation"]]], how="horizontal")
     work = work.filter(pl.col("launch").is_not_null())
     calls = work.with_columns(trace.api["start"][work["launch"]].alias("launched"))
     counted = iterations.per_iteration[iterations.skipped :]
     inside = pl.col("launched").is_between(counted[0].start_ns, counted[-1].end_ns, closed="left")
-    return calls.filter(inside).select("device", "call", "flops").unique(["device", "call"])
+    flops = calls.filter(inside).unique(["device", "call"]).group_by("device").agg(pl.col("flops").sum())
+    return {device: int(total) for device, total in flops.iter_rows()}
 
 
 def _flops(rows: Sequence[MatrixPrecision]) -> int:
@@ -420,7 +412,7 @@ def _at_peak_ns(rows: Sequence[MatrixPrecision], flops: int | None) -> int | Non
     return round(flops * sum(own * GIGA / peak for own, peak in counted if peak) / _flops(rows))
 
 
-SPEED_OF_LIGHT = CaptureMeasure(
+SPEED_OF_LIGHT = Measure(
     Table(
         name="speed_of_light",
         title="Speed of light",
@@ -428,7 +420,6 @@ SPEED_OF_LIGHT = CaptureMeasure(
         row_type=SpeedOfLight,
         shown=("device", "flops_per_s", "mfu", "precision", "peak_flops_per_s", "flops", "source"),
     ),
-    lambda given, totals: tuple(_speed_of_light(given, device, totals) for device in given.devices),
-    totals=_flops_of_calls,
-    merge={"device": "key", "flops": "first"},
+    speed_of_light,
+    "capture",
 )

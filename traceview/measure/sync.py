@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from traceview import intervals
 from traceview.intervals import EMPTY, Coverage, Intervals, Times
 from traceview.measure.activity import Activity, overlaps_window
-from traceview.measure.base import CaptureMeasure
+from traceview.measure.base import Measure
 from traceview.measure.shared_work import launch_rows
 from traceview.measure.sums import sums_by_owner
 from traceview.model.analysis import HostUse, SyncUse
@@ -224,11 +224,6 @@ def _scale_exactly(total: Times, part: Times, whole: Times) -> Times:
 TOTALS = ("blocked", "waited", "starved", "idle_in_wait", "refill", "cost")
 
 
-def call_order(call: ApiTotal) -> tuple[int, str]:
-    """Return the key by which calls are sorted: the time that they block, longest first."""
-    return -call.blocked_ns, call.api
-
-
 def measure_host(trace: Trace, activities: Sequence[Activity]) -> HostUse:
     """Measure explicit synchronizations, and separately the calls that synchronize implicitly."""
     explicit = trace.api["role"].to_physical().to_numpy() == ROLES.index("sync")
@@ -282,15 +277,15 @@ def _calls_table(name: str, title: str, note: str) -> Table:
     return Table(name=name, title=title, note=note, row_type=ApiTotal, shown=shown, in_json=False)
 
 
-SYNC_CALLS = CaptureMeasure(
+SYNC_CALLS = Measure(
     _calls_table("sync_calls", "Synchronizations", "Only the time in which the GPU is idle counts as cost."),
     lambda given: given.host.sync.calls,
-    order=call_order,
+    "capture",
 )
-IMPLICIT_CALLS = CaptureMeasure(
+IMPLICIT_CALLS = Measure(
     _calls_table(
         "implicit_sync_calls", "Implicitly synchronizing calls", "Copies with pageable memory, allocation and free."
     ),
     lambda given: given.host.implicit_sync.calls,
-    order=call_order,
+    "capture",
 )

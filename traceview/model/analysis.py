@@ -90,7 +90,7 @@ class DeviceFigures:
         exposed_d2h_ns: Time with a device-to-host copy and no compute, in ns.
         idle_ns: Time without an operation, in ns.
         gaps: The idle time by cause, in ns. The longest gaps are listed for the window alone.
-        tables: The result of every PartMeasure, by name; in the window also of every DeviceMeasure.
+        tables: The result of each measure of GPUs, by name; in the steady part without those of the window alone.
     """
 
     window: Window
@@ -368,7 +368,7 @@ class Analysis(Paged):
         trace: The events, as frames; times in ns on the capture's clock.
         devices: The work and the idle time of each GPU, in ns.
         host: Blocking calls of the host, in ns.
-        tables: The result of every CaptureMeasure, by name; `table(name)` returns a frame.
+        tables: The result of each measure of the capture, by name; `table(name)` returns a frame.
         iterations: The iterations and their times in ns, or why there are none.
         unmatched: The number of operations whose launch is not in the capture.
         run: From the first CUDA call or GPU work to the end of the last, in ns.

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import polars as pl
-
 Unit = Literal[
     "text",
     "code",
@@ -32,26 +30,18 @@ Unit = Literal[
     "flag",
     "size",
 ]
-# "key": rows of parts with equal values are one row. "list": lists are joined. "none": no merge.
-Merge = Literal["key", "sum", "min", "max", "first", "list", "none"]
 Row = TypeVar("Row")
 
 METADATA_KEY = "traceview.column"
-# Columns of these units are keys unless they declare something else.
-KEY_UNITS: tuple[Unit, ...] = ("text", "code", "id", "flag", "size")
 
 
 class Column(NamedTuple):
-    """One figure of a row: its name in the JSON, its unit, its heading in tables, and what it means.
-
-    `merge` is None for a number that does not declare how it merges.
-    """
+    """One figure of a row: its name in the JSON, its unit, its heading in tables, and what it means."""
 
     name: str
     unit: Unit
     title: str
     description: str
-    merge: Merge | None = None
 
 
 class DerivedColumn(property):
@@ -62,10 +52,9 @@ class DerivedColumn(property):
     description: str
 
 
-def column(unit: Unit, title: str, description: str, *, merge: Merge | None = None) -> Any:
-    """Return a dataclass field that declares a column. `merge` says how its values in two parts of a capture merge."""
-    declared = (unit, title, description, merge or ("key" if unit in KEY_UNITS else None))
-    return dataclasses.field(metadata={METADATA_KEY: declared})
+def column(unit: Unit, title: str, description: str) -> Any:
+    """Return a dataclass field that declares a column."""
+    return dataclasses.field(metadata={METADATA_KEY: (unit, title, description)})
 
 
 def derived(unit: Unit, title: str, description: str) -> Callable[[Callable[[Any], Any]], DerivedColumn]:
@@ -158,20 +147,6 @@ class Paged(Documented):
         writer().to_html(self, path)
 
 
-class TableTotals:
-    """The sums that the rows of a table follow from. All are equal, so that tables compare by their rows."""
-
-    def __init__(self, frame: pl.DataFrame) -> None:
-        """Keep a frame, whose rows have no order."""
-        self.frame = frame
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TableTotals)
-
-    def __hash__(self) -> int:
-        return hash(TableTotals)
-
-
 @dataclass(frozen=True, slots=True)
 class Table(Displayed):
     """A measure's rows, with the declaration that every report derives its form from.
@@ -180,9 +155,8 @@ class Table(Displayed):
     shows all. A `single` table always has one row, and is an object in the JSON. A table that is not `in_json` repeats
     what the JSON holds elsewhere; one that is not `listed` is in the JSON only. The summary shows `first` rows if
     the reader does not ask for another number. `not_measured` is the reason for missing rows. `package` is the name and
-    version of the package whose measure it is; "" for measures of traceview. `totals` are the sums that the rows follow
-    from, for a measure that has them (measure/base.py). `failed` marks the table of a measure that is left out.
-    `optional` names columns that are shown if a row has a value.
+    version of the package whose measure it is; "" for measures of traceview. `optional` names columns that are shown if
+    a row has a value.
     """
 
     name: str
@@ -197,8 +171,6 @@ class Table(Displayed):
     rows: tuple[Any, ...] = ()
     not_measured: str | None = None
     package: str = ""
-    totals: TableTotals | None = None
-    failed: bool = False
     optional: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -220,10 +192,10 @@ class Table(Displayed):
         """The rows that terminal and page show: rows that count zero events stay in the JSON only."""
         return tuple(row for row in self.rows if getattr(row, "count", 1))
 
-    def with_rows(self, rows: tuple[Any, ...], totals: TableTotals | None = None) -> Table:
+    def with_rows(self, rows: tuple[Any, ...]) -> Table:
         """Return the table filled with rows."""
-        return replace(self, rows=rows, totals=totals)
+        return replace(self, rows=rows)
 
-    def unmeasured(self, reason: str, *, failed: bool = False) -> Table:
+    def unmeasured(self, reason: str) -> Table:
         """Return the table without rows."""
-        return replace(self, not_measured=reason, failed=failed)
+        return replace(self, not_measured=reason)

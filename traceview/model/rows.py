@@ -19,13 +19,11 @@ class CopyOverlap:
 
     kind: str = column("text", "kind", "Direction of the copy, from copyKind.")
     memory: str = column("text", "memory", "Memory of the host's side, from srcKind or dstKind.")
-    count: int = column("count", "count", "Number of copies.", merge="sum")
-    bytes: int = column("bytes", "size", "Bytes copied.", merge="sum")
-    busy_ns: int = column("ns", "busy", "Length of the union of the copies.", merge="sum")
-    overlapped_ns: int = column(
-        "ns", "overlapped", "Part of the busy time in which compute runs on the device.", merge="sum"
-    )
-    exposed_ns: int = column("ns", "exposed", "Busy time less overlapped time.", merge="sum")
+    count: int = column("count", "count", "Number of copies.")
+    bytes: int = column("bytes", "size", "Bytes copied.")
+    busy_ns: int = column("ns", "busy", "Length of the union of the copies.")
+    overlapped_ns: int = column("ns", "overlapped", "Part of the busy time in which compute runs on the device.")
+    exposed_ns: int = column("ns", "exposed", "Busy time less overlapped time.")
 
     @derived("text", "kind", "Kind and memory.")
     def label(self) -> str:
@@ -44,17 +42,12 @@ class CopyOverlap:
 class CommunicationOverlap:
     """Communication kernels, and their overlap with compute (docs/definitions.md "Overlap")."""
 
-    count: int = column("count", "kernels", "Number of communication kernels.", merge="sum")
-    busy_ns: int = column("ns", "busy", "Length of the union of the kernels.", merge="sum")
-    overlapped_ns: int = column(
-        "ns", "overlapped", "Part of the busy time in which compute runs on the device.", merge="sum"
-    )
-    exposed_ns: int = column("ns", "exposed", "Busy time less overlapped time.", merge="sum")
+    count: int = column("count", "kernels", "Number of communication kernels.")
+    busy_ns: int = column("ns", "busy", "Length of the union of the kernels.")
+    overlapped_ns: int = column("ns", "overlapped", "Part of the busy time in which compute runs on the device.")
+    exposed_ns: int = column("ns", "exposed", "Busy time less overlapped time.")
     blocking_ns: int = column(
-        "ns",
-        "blocking",
-        "Part of the busy time in which launched work of another stream waits for its end.",
-        merge="sum",
+        "ns", "blocking", "Part of the busy time in which launched work of another stream waits for its end."
     )
 
     @derived("fraction", "hidden", "Overlapped part of the busy time.")
@@ -73,30 +66,30 @@ class QueuedFor:
         "GPU's own step from one operation of a stream to the next) or unknown.",
     )
     name: str = column("text", "name", "Name of the operation, process, GPU or CUDA call; empty if there is none.")
-    ns: int = column("ns", "idle", "Idle time with the cause queued.", merge="sum")
+    ns: int = column("ns", "idle", "Idle time with the cause queued.")
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLength:
     """How many operations are launched and not started when the host launches one, and how late an operation starts."""
 
-    median: int = column("count", "median", "Median over the launches; 10,000 stands for more.", merge="none")
-    p95: int = column("count", "p95", "95th percentile over the launches.", merge="none")
+    median: int = column("count", "median", "Median over the launches; 10,000 stands for more.")
+    p95: int = column("count", "p95", "95th percentile over the launches.")
     median_delay_ns: int = column(
-        "ns", "delay", "Median from the end of the launch call to the start of the operation.", merge="none"
+        "ns", "delay", "Median from the end of the launch call to the start of the operation."
     )
-    p95_delay_ns: int = column("ns", "delay p95", "95th percentile of this delay.", merge="none")
+    p95_delay_ns: int = column("ns", "delay p95", "95th percentile of this delay.")
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSlice:
     """QueueLength of the launches that begin in a part of the time."""
 
-    offset_ns: int = column("ns", "from", "Start of the slice, from the start of the window.", merge="none")
-    launches: int = column("count", "launches", "Number of launched operations.", merge="none")
-    median: int = column("count", "ahead", "Median number of operations launched and not started.", merge="none")
+    offset_ns: int = column("ns", "from", "Start of the slice, from the start of the window.")
+    launches: int = column("count", "launches", "Number of launched operations.")
+    median: int = column("count", "ahead", "Median number of operations launched and not started.")
     median_delay_ns: int = column(
-        "ns", "delay", "Median from the end of the launch call to the start of the operation.", merge="none"
+        "ns", "delay", "Median from the end of the launch call to the start of the operation."
     )
 
 
@@ -109,19 +102,17 @@ class StreamUse:
     process_id: int = column("id", "process", "Process that owns the stream.")
     context_id: int = column("id", "context", "CUDA context of the stream.")
     label: str = column("text", "stream", "Name of the stream, from NVTX where the program names it.")
-    kernel_count: int = column("count", "kernels", "Number of kernels.", merge="sum")
-    copy_count: int = column("count", "copies", "Number of copies.", merge="sum")
-    operation_count: int = column("count", "operations", "Number of kernels, graphs, copies and memsets.", merge="sum")
-    bytes: int = column("bytes", "size", "Bytes copied.", merge="sum")
-    busy_ns: int = column("ns", "busy", "Length of the union of all operations.", merge="sum")
-    compute_ns: int = column("ns", "compute", "Length of the union of compute.", merge="sum")
-    communication_ns: int = column("ns", "communication", "Length of the union of communication kernels.", merge="sum")
-    copy_ns: int = column("ns", "copying", "Length of the union of copies.", merge="sum")
-    gap_count: int = column(
-        "count", "gaps", "Number of idle gaps between the stream's first and last operation.", merge="sum"
-    )
-    gap_ns: int = column("ns", "in gaps", "Sum of the idle gaps.", merge="sum")
-    causes: Mapping[str, int] = column("causes", "causes", "Nanoseconds of the gaps by cause.", merge="sum")
+    kernel_count: int = column("count", "kernels", "Number of kernels.")
+    copy_count: int = column("count", "copies", "Number of copies.")
+    operation_count: int = column("count", "operations", "Number of kernels, graphs, copies and memsets.")
+    bytes: int = column("bytes", "size", "Bytes copied.")
+    busy_ns: int = column("ns", "busy", "Length of the union of all operations.")
+    compute_ns: int = column("ns", "compute", "Length of the union of compute.")
+    communication_ns: int = column("ns", "communication", "Length of the union of communication kernels.")
+    copy_ns: int = column("ns", "copying", "Length of the union of copies.")
+    gap_count: int = column("count", "gaps", "Number of idle gaps between the stream's first and last operation.")
+    gap_ns: int = column("ns", "in gaps", "Sum of the idle gaps.")
+    causes: Mapping[str, int] = column("causes", "causes", "Nanoseconds of the gaps by cause.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,17 +120,13 @@ class ApiTotal:
     """Blocking calls of one name (docs/definitions.md "Synchronization")."""
 
     api: str = column("code", "call", "CUDA API function.")
-    count: int = column("count", "count", "Number of calls.", merge="sum")
-    blocked_ns: int = column("ns", "host blocked", "Time inside the calls.", merge="sum")
-    waited_ns: int = column("ns", "GPU busy", "Part in which a GPU of the process is busy.", merge="sum")
-    starved_ns: int = column("ns", "GPU idle", "Part in which no GPU of the process is busy.", merge="sum")
-    idle_in_wait_ns: int = column(
-        "ns", "GPU idle in window", "Part of the GPU idle time that lies inside its window.", merge="sum"
-    )
-    refill_ns: int = column("ns", "restart gap", "GPU idle time from the return to the next operation.", merge="sum")
-    cost_ns: int = column(
-        "ns", "cost", "GPU idle time in the calls and restart gaps, at most the time they block.", merge="sum"
-    )
+    count: int = column("count", "count", "Number of calls.")
+    blocked_ns: int = column("ns", "host blocked", "Time inside the calls.")
+    waited_ns: int = column("ns", "GPU busy", "Part in which a GPU of the process is busy.")
+    starved_ns: int = column("ns", "GPU idle", "Part in which no GPU of the process is busy.")
+    idle_in_wait_ns: int = column("ns", "GPU idle in window", "Part of the GPU idle time that lies inside its window.")
+    refill_ns: int = column("ns", "restart gap", "GPU idle time from the return to the next operation.")
+    cost_ns: int = column("ns", "cost", "GPU idle time in the calls and restart gaps, at most the time they block.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,18 +135,15 @@ class RangeUse:
 
     name: str = column("text", "name", "Name of the range.")
     domain: str = column("text", "domain", "NVTX domain; empty for the default domain.")
-    count: int = column("count", "count", "Number of ranges with this name.", merge="sum")
-    host_ns: int = column("ns", "host", "Sum of the ranges' lengths on the host.", merge="sum")
-    gpu_busy_ns: int = column("ns", "GPU busy", "Length of the union of the operations launched inside.", merge="sum")
+    count: int = column("count", "count", "Number of ranges with this name.")
+    host_ns: int = column("ns", "host", "Sum of the ranges' lengths on the host.")
+    gpu_busy_ns: int = column("ns", "GPU busy", "Length of the union of the operations launched inside.")
     gpu_span_ns: int = column("ns", "GPU span", "First start to last end of all operations launched inside.")
-    gpu_span_each_ns: int = column("ns", "GPU spans", "First start to last end, range by range, added up.", merge="sum")
-    kernel_count: int = column("count", "kernels", "Kernels launched inside.", merge="sum")
-    operation_count: int = column("count", "operations", "Operations launched inside.", merge="sum")
+    gpu_span_each_ns: int = column("ns", "GPU spans", "First start to last end, range by range, added up.")
+    kernel_count: int = column("count", "kernels", "Kernels launched inside.")
+    operation_count: int = column("count", "operations", "Operations launched inside.")
     via_process_count: int = column(
-        "count",
-        "via process",
-        "Operations attributed through the thread of the process that carries the annotations.",
-        merge="sum",
+        "count", "via process", "Operations attributed through the thread of the process that carries the annotations."
     )
 
     @derived("text", "range", "Name, with its domain.")
@@ -184,13 +168,11 @@ class SourceLine:
         "the one before; else empty.",
     )
     stack: str = column("text", "stack", "Functions of libraries below the line, with the most of its time.")
-    idle_ns: int = column(
-        "ns", "GPU idle", "Idle time of GPUs until the next launch, while the thread was here.", merge="sum"
-    )
-    host_ns: int = column("ns", "outside CUDA calls", "Part of this idle time that has the cause `host`.", merge="sum")
+    idle_ns: int = column("ns", "GPU idle", "Idle time of GPUs until the next launch, while the thread was here.")
+    host_ns: int = column("ns", "outside CUDA calls", "Part of this idle time that has the cause `host`.")
     low_ns: int = column("ns", "low", "Lower end of the confidence interval of the idle time.")
     high_ns: int = column("ns", "high", "Upper end of the confidence interval of the idle time.")
-    samples: int = column("count", "samples", "Number of stack samples, or of exactly known stacks.", merge="sum")
+    samples: int = column("count", "samples", "Number of stack samples, or of exactly known stacks.")
     node: int = -1  # row of HostEvidence.stacks: the stack with the most of its time
 
     @derived("text", "line", "File and line; function and file of native code.")
@@ -233,29 +215,23 @@ class KernelUse:
     family: str | None = column("text", "family", "What the kernel computes, from its name.")
     precision: str | None = column("text", "precision", "Type of its inputs, from its name.")
     tensor_core: bool | None = column("flag", "tensor cores", "Whether it uses tensor cores, from its name.")
-    count: int = column("count", "count", "Number of kernels.", merge="sum")
-    total_ns: int = column("ns", "total", "Sum of their lengths.", merge="sum")
-    mean_ns: int = column("ns", "mean", "Total over count, rounded down.", merge="none")
-    min_ns: int = column("ns", "shortest", "Length of the shortest.", merge="min")
-    max_ns: int = column("ns", "longest", "Length of the longest.", merge="max")
+    count: int = column("count", "count", "Number of kernels.")
+    total_ns: int = column("ns", "total", "Sum of their lengths.")
+    mean_ns: int = column("ns", "mean", "Total over count, rounded down.")
+    min_ns: int = column("ns", "shortest", "Length of the shortest.")
+    max_ns: int = column("ns", "longest", "Length of the longest.")
     share: float = column("fraction", "share", "Part of the summed kernel time of the device.")
     grid: tuple[int, ...] | None = column("size", "grid", "Blocks in x, y and z.")
     block: tuple[int, ...] | None = column("size", "block", "Threads of a block in x, y and z.")
-    registers: int | None = column("count", "registers", "Registers of a thread.", merge="key")
-    shared_bytes: int | None = column(
-        "bytes", "shared memory", "Static and dynamic shared memory of a block.", merge="key"
-    )
+    registers: int | None = column("count", "registers", "Registers of a thread.")
+    shared_bytes: int | None = column("bytes", "shared memory", "Static and dynamic shared memory of a block.")
     blocks_per_sm: float | None = column("ratio", "blocks per SM", "Blocks over the device's SMs.")
     waves: float | None = column("ratio", "waves", "Blocks over the blocks that the device holds at once.")
     occupancy: float | None = column("fraction", "occupancy", "Resident warps over the warps that an SM can hold.")
     occupancy_limit: str | None = column("text", "limited by", "What limits the occupancy; - where nothing does.")
     limiter: str | None = column("text", "limiter", "compute, memory or latency, as Nsight Compute says (--with).")
-    compute_fraction: float | None = column(
-        "fraction", "of compute", "Throughput over the peak of the SMs, from ncu.", merge="key"
-    )
-    memory_fraction: float | None = column(
-        "fraction", "of memory", "Throughput over the peak of the memory, from ncu.", merge="key"
-    )
+    compute_fraction: float | None = column("fraction", "of compute", "Throughput over the peak of the SMs, from ncu.")
+    memory_fraction: float | None = column("fraction", "of memory", "Throughput over the peak of the memory, from ncu.")
 
     @derived("text", "grid", "Blocks in x, y and z.")
     def grid_text(self) -> str | None:
@@ -280,8 +256,8 @@ class KernelPlace:
     inner_op: str | None = column("code", "inner op", "Innermost op at the launch.")
     line: str | None = column("code", "line", "Innermost Python function outside torch: file, line, name.")
     direction: str | None = column("text", "direction", "forward, backward or optimizer.")
-    count: int = column("count", "count", "Number of kernels.", merge="sum")
-    total_ns: int = column("ns", "total", "Sum of their lengths.", merge="sum")
+    count: int = column("count", "count", "Number of kernels.")
+    total_ns: int = column("ns", "total", "Sum of their lengths.")
     share: float = column("fraction", "share", "Part of the summed kernel time of the device.")
 
 
@@ -291,8 +267,8 @@ class ModuleUse:
 
     place: str = column("text", "module and op", "Path of the module, and the outermost op below it.")
     direction: str | None = column("text", "direction", "forward, backward or optimizer.")
-    count: int = column("count", "kernels", "Number of kernels.", merge="sum")
-    total_ns: int = column("ns", "total", "Sum of their lengths.", merge="sum")
+    count: int = column("count", "kernels", "Number of kernels.")
+    total_ns: int = column("ns", "total", "Sum of their lengths.")
     share: float = column("fraction", "share", "Part of the summed kernel time of the device.")
 
 
@@ -301,9 +277,9 @@ class KernelFamily:
     """Kernels of one family."""
 
     family: str = column("text", "family", "What the kernels compute, from their names.")
-    count: int = column("count", "count", "Number of kernels.", merge="sum")
-    total_ns: int = column("ns", "total", "Sum of their lengths.", merge="sum")
-    busy_ns: int = column("ns", "busy", "Length of the union of the kernels.", merge="sum")
+    count: int = column("count", "count", "Number of kernels.")
+    total_ns: int = column("ns", "total", "Sum of their lengths.")
+    busy_ns: int = column("ns", "busy", "Length of the union of the kernels.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,15 +288,11 @@ class MatrixPrecision:
 
     precision: str | None = column("text", "precision", "Type of the inputs, from the kernels' names.")
     tensor_core: bool | None = column("flag", "tensor cores", "Whether they use tensor cores, from their names.")
-    count: int = column("count", "kernels", "Number of kernels.", merge="sum")
-    total_ns: int = column("ns", "total", "Sum of their lengths.", merge="sum")
+    count: int = column("count", "kernels", "Number of kernels.")
+    total_ns: int = column("ns", "total", "Sum of their lengths.")
     share: float = column("fraction", "share", "Part of the summed time of all matrix kernels.")
-    flops: int | None = column(
-        "flops", "FLOPs", "Their floating-point operations, of those that are known.", merge="sum"
-    )
-    known_ns: int = column(
-        "ns", "known for", "Sum of the lengths of the kernels of calls whose FLOPs are known.", merge="sum"
-    )
+    flops: int | None = column("flops", "FLOPs", "Their floating-point operations, of those that are known.")
+    known_ns: int = column("ns", "known for", "Sum of the lengths of the kernels of calls whose FLOPs are known.")
     peak_flops_per_s: int | None = column("flops_per_s", "peak", "Dense peak of the GPU in this precision.")
 
     flops_per_s: int | None = column("flops_per_s", "rate", "FLOPs over the lengths of the kernels that do them.")
@@ -334,11 +306,11 @@ class MatrixShape:
     op: str = column("text", "op", "The op of PyTorch.")
     shape: str | None = column("text", "shape", "Sizes and types of what it multiplies.")
     precision: str | None = column("text", "precision", "Type of the inputs, from the kernels' names or the shape.")
-    count: int = column("count", "calls", "Number of calls.", merge="sum")
-    total_ns: int = column("ns", "total", "Sum of the lengths of their kernels.", merge="sum")
+    count: int = column("count", "calls", "Number of calls.")
+    total_ns: int = column("ns", "total", "Sum of the lengths of their kernels.")
     share: float = column("fraction", "share", "Part of the summed time of all rows.")
-    flops: int | None = column("flops", "FLOPs", "Their floating-point operations.", merge="sum")
-    bytes: int | None = column("bytes", "bytes", "Inputs and outputs, each read or written once.", merge="sum")
+    flops: int | None = column("flops", "FLOPs", "Their floating-point operations.")
+    bytes: int | None = column("bytes", "bytes", "Inputs and outputs, each read or written once.")
     flops_per_s: int | None = column("flops_per_s", "rate", "FLOPs over total.")
     of_peak: float | None = column("fraction", "of peak", "Rate over the dense peak of the GPU in this precision.")
     of_memory_rate: float | None = column("fraction", "of memory", "Bandwidth over the rate of the GPU's memory.")
@@ -382,14 +354,14 @@ class Collective:
     collective: str = column("text", "collective", "all_reduce, all_gather, ..., from the arguments or the name.")
     group: str | None = column("text", "group", "Process group or communicator.")
     parallelism: str | None = column("text", "parallelism", "TP, DP, PP, EP or CP, from the name of the group.")
-    group_size: int | None = column("count", "ranks", "Number of ranks in the group.", merge="key")
+    group_size: int | None = column("count", "ranks", "Number of ranks in the group.")
     element_type: str | None = column("text", "type", "Type of the elements.")
-    count: int = column("count", "count", "Number of kernels.", merge="sum")
-    message_bytes: int | None = column("bytes", "message", "Size of one message, as nccl-tests define it.", merge="key")
+    count: int = column("count", "count", "Number of kernels.")
+    message_bytes: int | None = column("bytes", "message", "Size of one message, as nccl-tests define it.")
     bytes: int | None = column("bytes", "size", "Sum of the messages.")
-    total_ns: int = column("ns", "total", "Sum of the kernels' lengths, waits for late ranks included.", merge="sum")
-    median_ns: int = column("ns", "median", "Median length, rounded down.", merge="none")
-    min_ns: int = column("ns", "shortest", "Length of the shortest.", merge="min")
+    total_ns: int = column("ns", "total", "Sum of the kernels' lengths, waits for late ranks included.")
+    median_ns: int = column("ns", "median", "Median length, rounded down.")
+    min_ns: int = column("ns", "shortest", "Length of the shortest.")
     bus_factor: float | None = column("ratio", "bus factor", "Bus bandwidth over algorithm bandwidth.")
 
     algorithm_bandwidth: float | None = column(

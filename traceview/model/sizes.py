@@ -179,7 +179,7 @@ class MetricMeans:
     """Means over the samples that a part of the time fills. A metric that the capture does not have is None."""
 
     part: str = column("text", "while", "What fills at least 90% of each counted sample.")
-    count: int = column("count", "samples", "Number of counted samples.", merge="sum")
+    count: int = column("count", "samples", "Number of counted samples.")
     sm_active: float | None = column("fraction", "SM active", "Cycles in which an SM has a warp, over all SMs.")
     sm_issue: float | None = column("fraction", "SM issue", "Cycles in which a warp scheduler issues an instruction.")
     tensor_active: float | None = column("fraction", "tensor", "Cycles in which the tensor pipes are active.")

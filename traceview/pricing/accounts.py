@@ -100,11 +100,10 @@ def steady_use(trace: Trace, use: DeviceUse, work: Activity) -> DeviceUse:
     if steady.window == use.window:
         return use
     stream, source = (work.select(trace.operations[name].to_physical().to_numpy()) for name in ("stream", "source"))
-    streams = []
+    members, streams = dict(intervals.rows_by_code(stream)), []
     for row in use.streams:
-        members = intervals.rows_where(stream == row.stream)
-        if len(members):
-            figures = stream_figures(work, members, source == KERNEL)
+        if row.stream in members:
+            figures = stream_figures(work, members[row.stream], source == KERNEL)
             streams.append(replace(row, **figures, gap_count=0, gap_ns=0, causes={}))
     tables = {**use.tables, **steady.tables, "streams": use.tables["streams"].with_rows(tuple(streams))}
     return replace(use, **(steady.figures() | {"tables": tables}))

@@ -101,7 +101,7 @@ def test_stream_gaps_by_the_nanosecond(trace: Trace) -> None:
         return
     threads = ThreadStates.from_trace(trace)
     places = locate_operations(trace, project_operations(trace))
-    for use in stream_uses(DeviceInput(trace, device, places, threads, find_idle_gaps(trace, threads, device))):
+    for use in stream_uses(DeviceInput(trace, device, places, threads)):
         own = [
             (max(row["start"], device.window.start), min(row["end"], device.window.end))
             for row in trace.operations.iter_rows(named=True)

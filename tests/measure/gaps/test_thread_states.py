@@ -25,10 +25,10 @@ def test_lookups_equal_counted_nanoseconds(calls: list[tuple[int, int, int]], qu
     spans.sort()
     start, end, thread = (np.array([span[side] for span in spans], np.int64) for side in range(3))
     first, lasting = (np.array([one[side] for one in questions], np.int64) for side in (0, 1))
-    for rows in (None, intervals.rows_where(thread == 1)):
-        own = [span[:2] for span in spans if rows is None or span[2]]
+    for _, rows in intervals.rows_by_code(thread):
+        own = [spans[row][:2] for row in rows.tolist()]
         moments = {moment for begin, stop in own for moment in range(begin, stop)}
-        found = ThreadCalls.build(start, end, np.zeros(len(start), np.uint8), rows, EMPTY).all
+        found = ThreadCalls.build(start[rows], end[rows], np.zeros(len(rows), np.uint8), EMPTY).all
         expected = [len(moments & set(range(begin, begin + ns))) for begin, ns in questions]
         assert found.length_between(first, first + lasting).tolist() == expected
         asked = intervals.union(first, first + lasting)

@@ -42,9 +42,8 @@ def measure_charts(analysis: Analysis, places: Places, host_idle: HostIdle | Non
 
 
 def _stacks(analysis: Analysis, host_idle: HostIdle) -> StackTree:
-    idle = analysis.tables["lines"].totals
-    windows = [analysis.part(device).window for device in analysis.devices]
-    times = host_idle.stack_times(pl.DataFrame() if idle is None else idle.frame, windows)
+    parts = [analysis.part(device) for device in analysis.devices]
+    times = host_idle.stack_times([part.gaps.frame for part in parts], [part.window for part in parts])
     return stack_tree(analysis.trace.evidence, times)
 
 

@@ -10,9 +10,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.measure.activity import device_activity
-from traceview.measure.base import PartInput
 from traceview.measure.host.lines import FIGURES, StackTimes
-from traceview.measure.kernels import place_totals
+from traceview.measure.kernels import sums_by_place
 from traceview.measure.places import Places
 from traceview.model.charts import PlaceNode, RangeNode, StackNode, StackTree
 from traceview.model.rows import place_text
@@ -34,7 +33,7 @@ def place_trees(
     work = device_activity(replace(trace, window=None), device)
     if work is None:
         return (), ()
-    totals = place_totals(PartInput(trace, work.clip(window), places), "ranges")
+    totals = sums_by_place(trace, work.clip(window), places, "ranges")
     return _place_tree(totals), _range_tree(totals)
 
 

@@ -11,7 +11,7 @@ import polars as pl
 
 from traceview import intervals
 from traceview.intervals import EMPTY, Coverage, Intervals, Times
-from traceview.measure.base import CaptureInput, CaptureMeasure
+from traceview.measure.base import CaptureInput, Measure
 from traceview.measure.gaps import ThreadStates
 from traceview.measure.host.lines import (
     IdleStacks,
@@ -19,8 +19,7 @@ from traceview.measure.host.lines import (
     ThreadIdle,
     idle_by_thread,
     idle_cells,
-    idle_sums,
-    join_unseen,
+    idle_stacks,
     line_times,
     measure_lines,
     stack_times,
@@ -148,32 +147,16 @@ class HostIdle:
 
     def lines(self, gaps: Sequence[pl.DataFrame]) -> tuple[SourceLine, ...]:
         """Return the source lines in the gaps of some devices, the most idle time first."""
-        return self.lines_of_sums(self.line_sums(gaps))
+        return () if self.stacks.is_empty else measure_lines(self.stacks, self._idle_stacks(gaps))
 
-    def line_sums(self, gaps: Sequence[pl.DataFrame]) -> pl.DataFrame:
-        """Return the sums that lines_of_sums needs; those of parts of a capture add up. `exact` is a flag."""
-        if self.stacks.is_empty:
-            return pl.DataFrame()
-        sums = idle_sums(self.stacks, (part for frame in gaps for part in self._idle(frame)), self.trace.window)
-        return sums.frame.with_columns(exact=pl.lit(sums.exact))
-
-    def lines_of_sums(self, sums: pl.DataFrame) -> tuple[SourceLine, ...]:
-        """Return the source lines that follow from the result of line_sums."""
-        if sums.is_empty():
-            return ()
-        return measure_lines(self.stacks, self._idle_stacks(sums))
-
-    def stack_times(self, sums: pl.DataFrame, windows: Sequence[Window]) -> StackTimes:
-        """Return the idle time by stack that follows from line_sums, and the time of threads inside windows."""
+    def stack_times(self, gaps: Sequence[pl.DataFrame], windows: Sequence[Window]) -> StackTimes:
+        """Return the idle time in the gaps of some devices by stack, and the time of threads inside windows."""
         start, end = (np.array([getattr(window, edge) for window in windows], np.int64) for edge in ("start", "end"))
-        return stack_times(self.stacks, self._idle_stacks(sums), intervals.union(start, end))
+        return stack_times(self.stacks, self._idle_stacks(gaps), intervals.union(start, end))
 
-    def _idle_stacks(self, sums: pl.DataFrame) -> IdleStacks:
-        """Return the stacks of idle time that follow from the result of line_sums."""
-        known = (
-            IdleStacks(sums.drop("exact"), bool(sums["exact"].all())) if sums.columns else idle_sums(self.stacks, ())
-        )
-        return join_unseen(self.stacks, known)
+    def _idle_stacks(self, gaps: Sequence[pl.DataFrame]) -> IdleStacks:
+        """Return the stacks of the idle time in gaps."""
+        return idle_stacks(self.stacks, (part for frame in gaps for part in self._idle(frame)))
 
     def line_cells(self, gaps: Sequence[pl.DataFrame]) -> pl.DataFrame:
         """Return the idle time in the gaps of some devices by line: file, line, function, moment and idle_ns."""
@@ -233,20 +216,15 @@ def with_host_states(host_idle: HostIdle | None, device: DeviceUse) -> DeviceUse
     return replace(device, gaps=window, steady=replace(device.steady, gaps=steady))
 
 
-def _line_totals(given: CaptureInput) -> pl.DataFrame:
-    """Return the sums of the lines of all devices, in their steady parts or, if asked for, in their windows."""
+def source_lines(given: CaptureInput) -> tuple[SourceLine, ...]:
+    """Return the lines with the most idle time of all devices, in the time that findings cover."""
     if given.host_time is None:
-        return pl.DataFrame()
+        return ()
     parts = given.devices if given.whole else [device.steady for device in given.devices]
-    return given.host_time.line_sums([part.gaps.frame for part in parts])
+    return given.host_time.lines([part.gaps.frame for part in parts])
 
 
-def _lines(given: CaptureInput, totals: pl.DataFrame) -> tuple[SourceLine, ...]:
-    """Return the lines with the most idle time."""
-    return () if given.host_time is None else given.host_time.lines_of_sums(totals)
-
-
-LINES = CaptureMeasure(
+LINES = Measure(
     Table(
         name="lines",
         title="Lines that made the GPU wait",
@@ -255,7 +233,6 @@ LINES = CaptureMeasure(
         shown=("place", "idle_ns", "host_ns", "samples", "function", "inner", "interval"),
         first=5,
     ),
-    _lines,
-    totals=_line_totals,
-    merge={"stack": "key", "until": "key", "apart": "sum", "crossing": "list", "exact": "min"},
+    source_lines,
+    "capture",
 )

@@ -16,7 +16,7 @@ from traceview.measure.gaps import ThreadStates
 from traceview.measure.host.stack_cells import StackCells, StackIndex, sampled_cells
 from traceview.model.rows import CALLS, SourceLine
 from traceview.model.stacks import HostEvidence
-from traceview.model.trace import Trace, Window
+from traceview.model.trace import Trace
 
 KEY = ("stack", "until")
 MIN_SHARE = 0.05  # share of the unseen time until a line; a line with less does not begin it
@@ -64,37 +64,21 @@ class IdleStacks(NamedTuple):
     exact: bool
 
 
-def idle_sums(index: StackIndex, idle: Iterable[ThreadIdle], window: Window | None = None) -> IdleStacks:
-    """Return sums by stack that add up over parts of a capture; `apart` as in _nearest_before.
-
-    `crossing` lists the moments of samples that stand for time on both sides of an edge of `window`. Two parts may
-    have such a sample, so that `samples` and `apart` do not include it.
-    """
-    cells, exact = idle_cells(index, idle, window)
-    inside = ~pl.col("crosses")
+def idle_stacks(index: StackIndex, idle: Iterable[ThreadIdle]) -> IdleStacks:
+    """Return the stacks of idle time; all unseen time until a line begins at one line."""
+    cells, exact = idle_cells(index, idle)
     sums = cells.group_by(KEY).agg(
         pl.col("idle_ns", "host_ns").sum(),
-        inside.sum().cast(pl.Int64).alias("samples"),
-        (pl.col("moment") - pl.col("since")).filter(inside).cast(pl.Float64).sum().alias("apart"),
-        pl.col("moment").filter("crosses").alias("crossing"),
+        pl.len().cast(pl.Int64).alias("samples"),
+        (pl.col("moment") - pl.col("since")).cast(pl.Float64).sum().alias("apart"),
     )
-    return IdleStacks(sums, exact)
-
-
-def join_unseen(index: StackIndex, sums: IdleStacks) -> IdleStacks:
-    """Return the stacks of idle_sums; all unseen time until a line begins at one line."""
-    crossing = pl.col("crossing").list.drop_nulls().list.n_unique()
-    counted = sums.frame.with_columns(pl.col("samples") + crossing).drop("crossing")
-    by_begin = _nearest_before(index, counted)
+    by_begin = _nearest_before(index, sums)
     frame = by_begin.group_by(KEY).agg(pl.col("idle_ns", "host_ns", "samples").sum()).sort(KEY)
-    return IdleStacks(frame, sums.exact)
+    return IdleStacks(frame, exact)
 
 
-def idle_cells(index: StackIndex, idle: Iterable[ThreadIdle], window: Window | None = None) -> IdleStacks:
-    """Return the parts of the idle time by stack, with their `moment` (when the sample was due) and no `samples`.
-
-    `crosses` marks samples that stand for time inside and outside of `window`.
-    """
+def idle_cells(index: StackIndex, idle: Iterable[ThreadIdle]) -> IdleStacks:
+    """Return the parts of the idle time by stack, with their `moment` (when the sample was due) and no `samples`."""
     rows, exact = [], True
     for part in idle:
         left = part.until_launch
@@ -102,7 +86,7 @@ def idle_cells(index: StackIndex, idle: Iterable[ThreadIdle], window: Window | N
             if len(left.start) == 0:
                 break
             near = cells.near(left)
-            rows.append(_stacks_in(index, near, left, part, window))
+            rows.append(_stacks_in(index, near, left, part))
             exact &= cells.exact
             left = intervals.subtract(left, near.all)
     schema = {
@@ -112,7 +96,6 @@ def idle_cells(index: StackIndex, idle: Iterable[ThreadIdle], window: Window | N
         "moment": pl.Int64,
         "idle_ns": pl.Int64,
         "host_ns": pl.Int64,
-        "crosses": pl.Boolean,
     }
     return IdleStacks(pl.concat(rows) if rows else pl.DataFrame(schema=schema), exact)
 
@@ -140,17 +123,12 @@ def _nearest_before(index: StackIndex, sums: pl.DataFrame) -> pl.DataFrame:
     return joined.with_columns(pl.coalesce("begin", "stack").alias("stack")).drop("begin", "end", "own")
 
 
-def _stacks_in(
-    index: StackIndex, cells: StackCells, left: Intervals, part: ThreadIdle, window: Window | None
-) -> pl.DataFrame:
+def _stacks_in(index: StackIndex, cells: StackCells, left: Intervals, part: ThreadIdle) -> pl.DataFrame:
     inside = Coverage.from_union(left).length_between(cells.start, cells.end)
     cells, inside = cells.select(np.flatnonzero(inside)), inside[inside > 0]
     stack, until = index.stacks_in(cells, part.until_launch)
     chosen = np.flatnonzero(stack >= 0)
     own = Coverage.from_union(intervals.intersect(left, part.host))
-    crosses = np.zeros(len(chosen), np.bool_)
-    if window is not None:
-        crosses |= (cells.start[chosen] < window.start) | (cells.end[chosen] > window.end)
     return pl.DataFrame(
         {
             "stack": stack[chosen],
@@ -159,7 +137,6 @@ def _stacks_in(
             "moment": cells.moment[chosen],
             "idle_ns": inside[chosen],
             "host_ns": own.length_between(cells.start[chosen], cells.end[chosen]),
-            "crosses": crosses,
         }
     )
 

@@ -10,20 +10,19 @@ starts of its iterations then say little. The times when the GPU finishes each i
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from hashlib import blake2b
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import BEFORE_ALL, EMPTY, Coverage, Times, sorted_unique
+from traceview.intervals import BEFORE_ALL, EMPTY, MULTIPLIER, Coverage, Times, sorted_unique
 from traceview.measure.activity import COMMUNICATION, COMPUTE, KERNEL, Activity
 from traceview.measure.gaps import ThreadStates, attribute
 from traceview.measure.overlap import Copies
 from traceview.model.analysis import CAUSES, Gaps, Spread
-from traceview.model.trace import KINDS, ROLES, Trace, Window, enum_texts
+from traceview.model.trace import KINDS, ROLES, Trace, Window
 
 SYNC = ROLES.index("sync")
 BLOCKED = "blocked_ns"
@@ -256,7 +255,7 @@ def end_of_launches(start: Times, end: Times) -> int:
 
 
 class IterationLaunches(NamedTuple):
-    """What each iteration launches; that of parts of a capture merges.
+    """What each iteration launches.
 
     `last_end` is the last end of its compute and communication, BEFORE_ALL for none. `kernels` is the number of these
     operations, and `names` a sum of hashes of their names, so that iterations with the same contents have equal sums.
@@ -268,11 +267,6 @@ class IterationLaunches(NamedTuple):
     names: Times
 
     @classmethod
-    def nothing(cls, count: int) -> IterationLaunches:
-        """Return the work of iterations that launch nothing."""
-        return cls(np.full(count, BEFORE_ALL), *np.zeros((2, count), np.int64))
-
-    @classmethod
     def from_trace(
         cls, trace: Trace, process: int, start: Times, until: int, devices: Collection[int]
     ) -> IterationLaunches:
@@ -280,40 +274,6 @@ class IterationLaunches(NamedTuple):
 
         `devices` are rows of Trace.devices.
         """
-        work = LaunchIntervals.from_trace(trace, process, np.append(start, until), devices)
-        launches = work.by_iteration(start, until)
-        assert launches is not None, "no interval crosses its own borders"
-        return launches
-
-    def merged(self, other: IterationLaunches) -> IterationLaunches:
-        """Return the work of two parts together."""
-        return IterationLaunches(
-            np.maximum(self.last_end, other.last_end), self.kernels + other.kernels, self.names + other.names
-        )
-
-    @property
-    def finish(self) -> Times | None:
-        """When the GPUs finish the work of each iteration; None if an iteration launches nothing."""
-        return None if (self.last_end == BEFORE_ALL).any() else np.maximum.accumulate(self.last_end)
-
-
-class LaunchIntervals(NamedTuple):
-    """What a process launches in the intervals between borders. Intervals without compute are left out.
-
-    `first` and `last` are the starts of the first and the last call in each that launches compute.
-    """
-
-    first: Times
-    last: Times
-    work: IterationLaunches
-
-    @classmethod
-    def from_trace(cls, trace: Trace, process: int, borders: Times | None, devices: Collection[int]) -> LaunchIntervals:
-        """Return what a process launches between ascending borders, or with each call if these are None.
-
-        `devices` are rows of Trace.devices.
-        """
-        calls = trace.api["start"].to_numpy()
         launched = (
             trace.operations.lazy()
             .filter(
@@ -322,50 +282,32 @@ class LaunchIntervals(NamedTuple):
                 pl.col("process") == process,
                 pl.col("device").is_in(list(devices)),
             )
-            .select("launch", "end", "name")
+            .select("launch", "end", pl.col("name").to_physical())
             .collect()
         )
-        launch = launched["launch"].to_numpy()
-        launches = np.zeros(len(calls), np.bool_)
-        launches[launch] = True
-        rows = np.flatnonzero(launches)
-        # Number the calls by interval, so that an operation needs one look-up.
-        begins = np.full(len(rows), borders is None)
-        if borders is not None:
-            place = np.searchsorted(calls[rows], borders)
-            begins[place[place < len(rows)]] = True
-            begins[:1] = True
-        number = np.zeros(len(calls), np.int32)
-        number[rows] = np.cumsum(begins) - 1
-        interval, count = number.take(launch), np.count_nonzero(begins)
-        last_end, names = np.full(count, BEFORE_ALL), np.zeros(count, np.int64)
-        np.maximum.at(last_end, interval, launched["end"].to_numpy())
-        np.add.at(names, interval, _name_hashes(launched["name"]))
-        edges = np.append(np.flatnonzero(begins), len(rows))
-        work = IterationLaunches(last_end, np.bincount(interval, minlength=count), names)
-        return cls(calls[rows[edges[:-1]]], calls[rows[edges[1:] - 1]], work)
+        # Number the calls by iteration, so that an operation needs one look-up. The first and the last number are those
+        # of calls before and after all iterations.
+        calls, count = trace.api["start"].to_numpy(), len(start) + 2
+        edges = np.searchsorted(calls, np.append(start, until))
+        number = np.repeat(np.arange(count, dtype=np.int32), np.diff(edges, prepend=0, append=len(calls)))
+        iteration = number[launched["launch"].to_numpy()]
+        last_end, names = np.full(count, BEFORE_ALL), np.zeros(count, np.uint64)
+        np.maximum.at(last_end, iteration, launched["end"].to_numpy())
+        np.add.at(names, iteration, _hashes(launched["name"].to_numpy()))
+        kernels = np.bincount(iteration, minlength=count)
+        return cls(last_end[1:-1], kernels[1:-1], names[1:-1].view(np.int64))
 
-    def by_iteration(self, start: Times, until: int) -> IterationLaunches | None:
-        """Return the result of IterationLaunches.from_trace; None if an iteration begins or ends in an interval."""
-        borders, count = np.append(start, until), len(start)
-        number, last = (np.searchsorted(borders, times, side="right") - 1 for times in (self.first, self.last))
-        if (number != last).any():
-            return None
-        inside = (number >= 0) & (number < count)
-        launches = IterationLaunches.nothing(count)
-        for total, values, add in zip(launches, self.work, (np.maximum, np.add, np.add), strict=True):
-            add.at(total, number[inside], values[inside])
-        return launches
+    @property
+    def finish(self) -> Times | None:
+        """When the GPUs finish the work of each iteration; None if an iteration launches nothing."""
+        return None if (self.last_end == BEFORE_ALL).any() else np.maximum.accumulate(self.last_end)
 
 
-def _name_hashes(names: pl.Series) -> Times:
-    """Return a hash of each name, the same in every process."""
-    codes = names.to_physical().to_numpy()
-    hashes, used = np.zeros(int(codes.max(initial=0)) + 1, np.int64), np.flatnonzero(np.bincount(codes))
-    texts = enum_texts(names).gather(used).to_list() if len(used) else []
-    hashes[used] = np.frombuffer(b"".join(blake2b(text.encode(), digest_size=8).digest() for text in texts), np.int64)
-    of_rows: Times = hashes[codes]
-    return of_rows
+def _hashes(codes: NDArray[Any]) -> NDArray[np.uint64]:
+    """Return a hash of each code, by two rounds of multiplication that mix the high bits into the low ones."""
+    hashes = (codes.astype(np.uint64) + np.uint64(1)) * MULTIPLIER
+    hashes = (hashes ^ (hashes >> np.uint64(32))) * MULTIPLIER
+    return hashes ^ (hashes >> np.uint64(29))
 
 
 def spread(values: Times) -> Spread:

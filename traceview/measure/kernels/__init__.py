@@ -13,9 +13,10 @@ import numpy as np
 import polars as pl
 
 from traceview import intervals
-from traceview.measure.base import PartContext, PartInput, PartMeasure
+from traceview.measure.activity import Activity
+from traceview.measure.base import DeviceInput, Measure
 from traceview.measure.kernels.families import KernelKind, shape_kinds
-from traceview.measure.places import PLACE
+from traceview.measure.places import PLACE, Places
 from traceview.measure.sums import sums_by_owner
 from traceview.model.columns import Table, partial_row
 from traceview.model.rows import KernelFamily, KernelPlace, KernelUse, ModuleUse
@@ -25,11 +26,12 @@ MAX_KERNELS = 200
 DIGITS = 6
 
 
-def kernel_uses(part: PartContext, totals: pl.DataFrame) -> tuple[KernelUse, ...]:
+def kernel_uses(given: DeviceInput) -> tuple[KernelUse, ...]:
     """Return one row for each name and launch shape, the costliest first; one row for all beyond MAX_KERNELS."""
     dimensions = (pl.concat_list(f"{kind}_x", f"{kind}_y", f"{kind}_z").alias(kind) for kind in ("grid", "block"))
-    total, limits = int(totals["total_ns"].sum()), _sm_limits(part.trace, part.device)
-    first, rest = costliest(totals.with_columns(*dimensions), SHAPES, MAX_KERNELS)
+    sums, limits = _sums_by_shape(given), _sm_limits(given.trace, given.activity.device)
+    total = int(sums["total_ns"].sum())
+    first, rest = costliest(sums.with_columns(*dimensions), SHAPES, MAX_KERNELS)
     kinds = zip(first.iter_rows(named=True), shape_kinds(first), strict=True)
     rows = [_kernel_use(row, kind, total, limits) for row, kind in kinds]
     return (*rows, *([_rest_row(rest, total)] if len(rest) else []))
@@ -42,7 +44,7 @@ def costliest(totals: pl.DataFrame, keys: Iterable[str], limit: int) -> tuple[pl
     return ordered.head(limit), ordered[limit:]
 
 
-def kernel_families(given: PartInput) -> tuple[KernelFamily, ...]:
+def kernel_families(given: DeviceInput) -> tuple[KernelFamily, ...]:
     """Return one row for each family that occurs, the costliest first."""
     kernels, work = given.kernels, given.activity
     families = np.array([kind.family for kind in shape_kinds(given.trace.shapes)])
@@ -58,7 +60,7 @@ def kernel_families(given: PartInput) -> tuple[KernelFamily, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.total_ns, row.family)))
 
 
-def _totals_by_shape(given: PartInput) -> pl.DataFrame:
+def _sums_by_shape(given: DeviceInput) -> pl.DataFrame:
     """Return the columns of SHAPES with count, total_ns, min_ns and max_ns."""
     kernels, shapes = given.kernels, given.trace.shapes
     sums = pl.DataFrame(
@@ -147,7 +149,7 @@ def _rest_row(rest: pl.DataFrame, total: int) -> KernelUse:
 
 
 LIMITS = ("limiter", "compute_fraction", "memory_fraction")  # from a table of Nsight Compute
-KERNELS = PartMeasure(
+KERNELS = Measure(
     Table(
         name="kernels",
         title="Kernels",
@@ -170,12 +172,10 @@ KERNELS = PartMeasure(
         optional=LIMITS,
     ),
     kernel_uses,
-    totals=_totals_by_shape,
 )
-FAMILIES = PartMeasure(
+FAMILIES = Measure(
     Table(name="kernel_families", title="Kernel families", row_type=KernelFamily),
     kernel_families,
-    order=lambda row: (-row.total_ns, row.family),
 )
 
 
@@ -185,10 +185,11 @@ ELSEWHERE = "(no module and no op)"
 KEYS = ("kernel", "family", *PLACE)
 
 
-def kernel_places(_part: PartContext, totals: pl.DataFrame) -> tuple[KernelPlace, ...]:
+def kernel_places(given: DeviceInput) -> tuple[KernelPlace, ...]:
     """Return one row for each kernel name and place, the costliest first; one row for all beyond MAX_PLACES."""
-    total = int(totals["total_ns"].sum())
-    first, rest = costliest(totals, KEYS, MAX_PLACES)
+    sums = sums_by_place(given.trace, given.activity, given.places)
+    total = int(sums["total_ns"].sum())
+    first, rest = costliest(sums, KEYS, MAX_PLACES)
     rows = [KernelPlace(**row, share=rounded_share(row["total_ns"], total)) for row in first.iter_rows(named=True)]
     if rest.is_empty():
         return tuple(rows)
@@ -197,11 +198,11 @@ def kernel_places(_part: PartContext, totals: pl.DataFrame) -> tuple[KernelPlace
     return (*rows, partial_row(KernelPlace, kernel=name, count=count, total_ns=ns, share=share))
 
 
-def place_totals(given: PartInput, *more: str) -> pl.DataFrame:
+def sums_by_place(trace: Trace, work: Activity, places: Places, *more: str) -> pl.DataFrame:
     """Return KEYS, and `more` columns of places, with count and total_ns."""
-    work, shapes = given.activity, len(given.trace.shapes)
-    pair = work.select(given.places.code) * np.int64(shapes) + work.select(given.trace.operations["shape"].to_numpy())
-    kinds, size = None, shapes * len(given.places.table)
+    shapes = len(trace.shapes)
+    pair = work.select(places.code) * np.int64(shapes) + work.select(trace.operations["shape"].to_numpy())
+    kinds, size = None, shapes * len(places.table)
     if size > MAX_PAIRS:
         kinds, pair = np.unique(pair, return_inverse=True)
         size = len(kinds)
@@ -210,7 +211,7 @@ def place_totals(given: PartInput, *more: str) -> pl.DataFrame:
     total = sums_by_owner(pair, work.end - work.start, size)[used]
     place, shape = np.divmod(used if kinds is None else kinds[used], shapes)
     return (
-        pl.concat([_kernel_names(given)[shape], given.places.table[place]], how="horizontal")
+        pl.concat([_kernel_names(trace)[shape], places.table[place]], how="horizontal")
         .with_columns(pl.Series("count", count[used], pl.Int64), pl.Series("total_ns", total))
         .filter(pl.Series(shape > 0))  # shape 0 is work that is not a kernel
         .group_by(*KEYS, *more)
@@ -218,14 +219,17 @@ def place_totals(given: PartInput, *more: str) -> pl.DataFrame:
     )
 
 
-def module_uses(_part: PartContext, totals: pl.DataFrame) -> tuple[ModuleUse, ...]:
+def module_uses(given: DeviceInput) -> tuple[ModuleUse, ...]:
     """Return one row for each module, op and direction, the costliest first; none if the capture has neither."""
-    if totals.is_empty() or not any(totals.select(pl.col("module", "op").is_not_null().any()).row(0)):
+    if given.trace.scopes.is_empty():
         return ()
-    total = int(totals["total_ns"].sum())
+    sums = sums_by_place(given.trace, given.activity, given.places)
+    if not any(sums.select(pl.col("module", "op").is_not_null().any()).row(0)):
+        return ()
+    total = int(sums["total_ns"].sum())
     place = pl.concat_str("module", "op", separator=" ", ignore_nulls=True)
     rows = (
-        totals.group_by(pl.when(place == "").then(pl.lit(ELSEWHERE)).otherwise(place).alias("place"), "direction")
+        sums.group_by(pl.when(place == "").then(pl.lit(ELSEWHERE)).otherwise(place).alias("place"), "direction")
         .agg(pl.col("count", "total_ns").sum())
         .sort("total_ns", "place", "direction", descending=[True, False, False])
         .head(MAX_PLACES)
@@ -233,18 +237,17 @@ def module_uses(_part: PartContext, totals: pl.DataFrame) -> tuple[ModuleUse, ..
     return tuple(ModuleUse(**row, share=rounded_share(row["total_ns"], total)) for row in rows.iter_rows(named=True))
 
 
-def _kernel_names(given: PartInput) -> pl.DataFrame:
+def _kernel_names(trace: Trace) -> pl.DataFrame:
     """Return the label and the family of the kernels of each of Trace.shapes."""
-    kinds = [(kind.label, kind.family) for kind in shape_kinds(given.trace.shapes)]
+    kinds = [(kind.label, kind.family) for kind in shape_kinds(trace.shapes)]
     return pl.DataFrame(kinds, schema=dict.fromkeys(KEYS[:2], pl.String), orient="row")
 
 
-KERNEL_PLACES = PartMeasure(
+KERNEL_PLACES = Measure(
     Table(name="kernel_places", title="Kernels by place", row_type=KernelPlace, listed=False),
     kernel_places,
-    totals=place_totals,
 )
-MODULES = PartMeasure(
+MODULES = Measure(
     Table(
         name="modules",
         title="Kernels by module and op",
@@ -253,7 +256,6 @@ MODULES = PartMeasure(
         shown=("place", "share", "total_ns", "count", "direction"),
     ),
     module_uses,
-    totals=lambda given: pl.DataFrame() if given.trace.scopes.is_empty() else place_totals(given),
 )
 
 
