@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from traceview.read.raw import SHAPE
-from traceview.read.sqlite.decoder import TableDecoder, decoded_frames, table_decoder
+from traceview.read.sqlite.decoder import TableDecoder, table_decoder
 
 
 def read_integers(
@@ -26,7 +26,7 @@ def read_integers(
 
 def complete_frame(decoder: TableDecoder, columns: list[str]) -> pl.DataFrame | None:
     """Return the columns of a decoder, with the grouped ones repeated for each row."""
-    decoded = decoded_frames(decoder)
+    decoded = decoder.decode()
     if decoded is None or decoded.groups is None:
         return None if decoded is None else decoded.columns
     repeated = decoded.groups[decoded.columns[SHAPE]]

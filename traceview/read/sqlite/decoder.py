@@ -32,36 +32,28 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import polars as pl
 
 from traceview.read.raw import SHAPE
-from traceview.read.sqlite.pages import (
-    LEAF,
-    Leaves,
-    NotPlainError,
-    Numbers,
-    Pages,
-    children,
-    leaf_pages,
-)
-from traceview.read.sqlite.records import IntegerColumn, Layout, RowGroups, decode
+from traceview.read.sqlite.pages import NotPlainError, Numbers, Pages, leaf_pages
+from traceview.read.sqlite.records import DecodedTable, IntegerColumn, Layout, TooWideError, decode
 
 MIN_TABLE_BYTES = 64 << 10  # SQLite reads smaller tables as fast
 PAGES_PER_CHUNK = 256  # a chunk and its columns fit into the processor's cache
 REAL_TYPE = re.compile("REAL|FLOA|DOUB", re.IGNORECASE)
 
 
-class DecodedTable(NamedTuple):
-    """Columns in the order of a table's rows; `group_rows` has each row's row in the columns `groups`."""
+class DecodedFrames(NamedTuple):
+    """A table's integer columns, nulls kept, in the order of its rows.
 
-    columns: dict[str, IntegerColumn]
-    groups: dict[str, IntegerColumn]
-    group_rows: Numbers
+    The column SHAPE, if there is one, has each row's row in `groups`.
+    """
+
+    columns: pl.DataFrame
+    groups: pl.DataFrame | None
 
 
 class TableDecoder(NamedTuple):
@@ -76,38 +68,42 @@ class TableDecoder(NamedTuple):
     columns: tuple[str, ...]
     grouped: tuple[str, ...] = ()
 
-    def decode(self) -> DecodedTable | None:
-        """Return the decoded columns; None if SQLite must read them."""
-        wanted, grouped = (sorted(map(self.names.index, columns)) for columns in (self.columns, self.grouped))
+    def decode(self) -> DecodedFrames | None:
+        """Return the decoded columns; None if SQLite must read them, or is as fast."""
+        wanted, grouped = ([self.names.index(name) for name in names] for names in (self.columns, self.grouped))
         try:
             with self.path.open("rb", buffering=0) as file:
                 pages = Pages.from_header(file.fileno())
+                leaves = leaf_pages(pages, self.root)
+                if len(leaves) * pages.size < MIN_TABLE_BYTES:
+                    return None
                 layout = Layout.for_table(pages.size, len(self.names), max(wanted + grouped))
-                decoded, groups = _decode_leaves(pages, leaf_pages(pages, self.root), layout, wanted, tuple(grouped))
+                columns, groups = ({at: IntegerColumn() for at in places} for places in (wanted, grouped))
+                table = DecodedTable(columns, groups, IntegerColumn())
+                _decode_leaves(pages, leaves, layout, table)
         except (NotPlainError, OSError, ValueError, MemoryError):
             return None
-        return DecodedTable(
-            {name: decoded[self.names.index(name)] for name in self.columns},
-            {name: groups.column(self.names.index(name)) for name in self.grouped},
-            groups.rows,
-        )
+        frame = pl.DataFrame([columns.pop(at).series(self.names[at]) for at in wanted])  # no column exists twice
+        if not grouped:
+            return DecodedFrames(frame, None)
+        different = pl.DataFrame([groups[at].series(self.names[at]) for at in grouped])
+        return DecodedFrames(frame.with_columns(table.group_rows.series(SHAPE)), different)
 
 
 def table_decoder(
     path: Path, connection: sqlite3.Connection, table: str, columns: list[str], grouped: Sequence[str] = ()
 ) -> TableDecoder | None:
-    """Return a decoder of integer columns of a table; None if SQLite must read them, or is as fast.
+    """Return a decoder of integer columns of a table; None if SQLite must read them.
 
     `grouped` are further columns, with few different rows. `connection` has the same file open; the decoder does not
     keep it.
     """
-    if path.stat().st_size < MIN_TABLE_BYTES or not columns:
-        return None
     names = _stored_columns(connection, table, [*columns, *grouped])
-    root = _root_page(connection, table)
-    if names is None or root is None or _is_small(path, root):
+    query = "SELECT rootpage FROM main.sqlite_master WHERE type = 'table' AND name = ?"
+    roots = [root for (root,) in connection.execute(query, (table,)).fetchall()]
+    if not columns or names is None or len(roots) != 1 or not isinstance(roots[0], int):
         return None
-    return TableDecoder(path, root, tuple(names), tuple(columns), tuple(grouped))
+    return TableDecoder(path, roots[0], tuple(names), tuple(columns), tuple(grouped))
 
 
 def _stored_columns(connection: sqlite3.Connection, table: str, wanted: list[str]) -> list[str] | None:
@@ -126,82 +122,13 @@ def _stored_columns(connection: sqlite3.Connection, table: str, wanted: list[str
     return [name for name, *_ in layout]
 
 
-def _root_page(connection: sqlite3.Connection, table: str) -> int | None:
-    """Return a table's root page; None if sqlite_schema does not hold an integer."""
-    query = "SELECT rootpage FROM main.sqlite_master WHERE type = 'table' AND name = ?"
-    entries = connection.execute(query, (table,)).fetchall()
-    return entries[0][0] if len(entries) == 1 and isinstance(entries[0][0], int) else None
-
-
-def _is_small(path: Path, root: int) -> bool:
-    """Return whether SQLite is as fast, by the root page and its first child; True if one of them is damaged."""
-    try:
-        with path.open("rb", buffering=0) as file:
-            pages = Pages.from_header(file.fileno())
-            top = pages.page(root)
-            if top[0] == LEAF:
-                return pages.size < MIN_TABLE_BYTES
-            below, _ = children(top)
-            return pages.page(int(below[0]))[0] == LEAF and len(below) * pages.size < MIN_TABLE_BYTES
-    except (NotPlainError, OSError, ValueError):
-        return True
-
-
-def _decode_leaves(
-    pages: Pages, leaves: Leaves, layout: Layout, wanted: list[int], grouped: tuple[int, ...]
-) -> tuple[dict[int, IntegerColumn], RowGroups]:
-    edges = leaves.edges
-    rows = int(edges[-1])
-    groups = RowGroups(grouped, np.empty(rows if grouped else 0, np.int64))
-    columns = {place: IntegerColumn(np.empty(rows, np.int64)) for place in wanted}
+def _decode_leaves(pages: Pages, leaves: Numbers, layout: Layout, into: DecodedTable) -> None:
     narrow = layout
-
-    def decode_chunk(first: int) -> slice:
-        nonlocal narrow
-        start = int(edges[first])
-        block = pages.block(leaves.pages[first : first + PAGES_PER_CHUNK], layout.width)
+    for first in range(0, len(leaves), PAGES_PER_CHUNK):
+        share = min(1.0, (first + PAGES_PER_CHUNK) / len(leaves))
+        block = pages.block(leaves[first : first + PAGES_PER_CHUNK], layout.width)
         try:
-            count, end = decode(block[: len(block) - layout.width + narrow.width], narrow, columns, groups, start)
-        except NotPlainError:
-            count, end = decode(block, layout, columns, groups, start)
+            end = decode(block[: len(block) - layout.width + narrow.width], narrow, into, share)
+        except TooWideError:
+            end = decode(block, layout, into, share)
         narrow = layout.narrowed(end)
-        return slice(start, start + count)
-
-    parts = [decode_chunk(first) for first in range(0, len(leaves.pages), PAGES_PER_CHUNK)]
-    # A chunk with more rows than rowids was partly overwritten by the next chunk.
-    if any(part.stop > int(edge) for part, edge in zip(parts, edges[PAGES_PER_CHUNK::PAGES_PER_CHUNK], strict=False)):
-        raise NotPlainError
-    merged = _merge_adjacent(parts)
-    groups.rows = IntegerColumn(groups.rows).join_parts(merged).values if grouped else groups.rows
-    return {place: columns.pop(place).join_parts(merged) for place in wanted}, groups
-
-
-def _merge_adjacent(parts: list[slice]) -> list[slice]:
-    """Return one slice if each part begins at the end of the part before."""
-    if all(after.start == before.stop for before, after in pairwise(parts)):
-        return [slice(parts[0].start, parts[-1].stop)]
-    return parts
-
-
-class DecodedFrames(NamedTuple):
-    """A table's integer columns, nulls kept. The column SHAPE, if there is one, has each row's row in `groups`."""
-
-    columns: pl.DataFrame
-    groups: pl.DataFrame | None
-
-
-def decoded_frames(decoder: TableDecoder) -> DecodedFrames | None:
-    """Return a table's integer columns; None if SQLite must read them."""
-    decoded = decoder.decode()
-    if decoded is None:
-        return None
-    frame = pl.DataFrame([_series(name, column) for name, column in decoded.columns.items()])
-    if not decoded.groups:
-        return DecodedFrames(frame, None)
-    groups = pl.DataFrame([_series(name, column) for name, column in decoded.groups.items()])
-    return DecodedFrames(frame.with_columns(pl.Series(SHAPE, decoded.group_rows)), groups)
-
-
-def _series(name: str, column: IntegerColumn) -> pl.Series:
-    series = pl.Series(name, column.values)
-    return series if column.null is None or not column.null.any() else series.set(pl.Series(column.null), None)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 INTERIOR, LEAF = 5, 13
 HEADER_SIZE = {INTERIOR: 12, LEAF: 8}  # bytes of a page before its cell pointers
+LAST_CHILD = 8  # place of the last child in the header of an interior page
 FIXED_FRACTIONS = b"\x40\x20\x20"  # bytes 21 to 23 of every database
 UTF8 = 1
 LOCK_BYTE = 1 << 30
@@ -66,7 +67,7 @@ def schema_pages(file: IO[bytes]) -> Iterator[SchemaPage]:
         except struct.error:
             kind, cells = 0, ()
         if kind == INTERIOR:
-            waiting += [int.from_bytes(page[at : at + 4], "big") for at in (*cells, first + 8)]
+            waiting += [int.from_bytes(page[at : at + 4], "big") for at in (*cells, first + LAST_CHILD)]
         yield SchemaPage(number, [_first_varint(page[at : at + 9]) for at in cells] if kind == LEAF else [])
 
 
@@ -156,76 +157,37 @@ def check_cell_places(cells: Numbers, counts: Numbers, kind: int, page_size: int
         raise NotPlainError
 
 
-class Leaves(NamedTuple):
-    """The leaf pages of a table in row order, and the first row of each if no rowid is missing.
-
-    The last of `edges` is the number of rows: it has one entry more than `pages`.
-    """
-
-    pages: Numbers
-    edges: Numbers
-
-
-def leaf_pages(pages: Pages, root: int) -> Leaves:
-    """Return the leaves of a table. Raises NotPlainError if they have different depths or implausible rowids."""
-    numbers, largest = np.array([root], np.int64), np.array([(1 << 63) - 1], np.int64)
+def leaf_pages(pages: Pages, root: int) -> Numbers:
+    """Return the leaf pages of a table in the order of its rows. Raises NotPlainError if their depths differ."""
+    numbers = np.array([root], np.int64)
     for _ in range(MAX_DEPTH):
         pages.check_numbers(numbers)
         # Check only the first page of a level: pages of another kind are refused when they are decoded.
         if pages.page(int(numbers[0]))[0] == LEAF:
-            edges = _rowid_edges(pages, numbers, largest)
-            return Leaves(numbers, edges - edges[0])
-        nodes = [children(pages.page(number)) for number in numbers.tolist()]
-        keys = [np.append(keys, above) for (_, keys), above in zip(nodes, largest.tolist(), strict=True)]
-        numbers, largest = np.concatenate([below for below, _ in nodes]), np.concatenate(keys)
+            return numbers
+        numbers = np.concatenate([_children(pages.page(number)) for number in numbers.tolist()])
     raise NotPlainError
 
 
-def children(raw: bytes) -> tuple[Numbers, Numbers]:
-    """Return the children of an interior page, and the largest rowid below each child except the last."""
+def _children(raw: bytes) -> Numbers:
+    """Return the children of an interior page."""
     page = np.frombuffer(raw + bytes(PADDING), np.uint8)
     counts = cell_counts(page[: len(raw)].reshape(1, -1), INTERIOR)
-    pointers = page[12 : 12 + 2 * int(counts[0])].astype(np.int64)
-    cells = pointers[0::2] << 8 | pointers[1::2]
+    cells = np.ndarray(int(counts[0]), ">u2", page, HEADER_SIZE[INTERIOR]).astype(np.int64)
     check_cell_places(cells, counts, INTERIOR, len(raw))
-    four = page[np.append(cells, 8)[:, None] + np.arange(4)].astype(np.int64)
-    keys, ends = _varints(page, cells + 4)
-    if ends.max() > len(raw):
+    if after_varints(page, cells + 4).max() > len(raw):
         raise NotPlainError
-    return four[:, 0] << 24 | four[:, 1] << 16 | four[:, 2] << 8 | four[:, 3], keys
+    numbers = page[np.append(cells, LAST_CHILD)[:, None] + np.arange(4)]
+    return numbers.view(">u4").ravel().astype(np.int64)
 
 
-def _rowid_edges(pages: Pages, leaves: Numbers, largest: Numbers) -> Numbers:
-    """Return the rowid before the first row, and the largest rowid of each leaf: they ascend."""
-    before = _rowid(pages.page(int(leaves[0])), 0) - 1
-    last_page = pages.page(int(leaves[-1]))
-    last = _rowid(last_page, int.from_bytes(last_page[3:5], "big") - 1)
-    edges = np.concatenate([np.array([before], np.int64), largest[:-1], np.array([last], np.int64)])
-    if (np.diff(edges) <= 0).any() or edges[-1] - before > len(leaves) * pages.size // MIN_CELL_BYTES:
-        raise NotPlainError
-    return edges
-
-
-def _rowid(page: bytes, index: int) -> int:
-    """Return the rowid of a leaf's cell."""
-    if page[0] != LEAF or not 0 <= index <= len(page) // 2 - 5:
-        raise NotPlainError
-    at = page[8 + 2 * index] << 8 | page[9 + 2 * index]
-    cell = np.frombuffer(page[at : at + 11] + bytes(11), np.uint8)
-    after_size = 1 if cell[0] < 128 else 2
-    return int(_varints(cell, np.array([after_size], np.int64))[0][0])
-
-
-def _varints(page: Bytes, at: Numbers) -> tuple[Numbers, Numbers]:
-    """Return the values of varints of up to eight bytes, and the end of each."""
-    value = np.zeros(len(at), np.int64)
-    ends = at.copy()
-    unfinished = np.ones(len(at), np.bool_)
+def after_varints(flat: Bytes, at: Numbers) -> Numbers:
+    """Return the places after varints: up to nine bytes, the last without its high bit."""
+    at = at.copy()
+    going = flat[at] > 127
     for _ in range(MAX_VARINT_BYTES - 1):
-        byte = page[ends].astype(np.int64)
-        value = np.where(unfinished, value << 7 | byte & 127, value)
-        ends += unfinished
-        unfinished &= byte > 127
-        if not unfinished.any():
-            return value, ends
-    raise NotPlainError
+        at += going
+        if not going.any():
+            break
+        going &= flat[at] > 127
+    return at + 1

@@ -19,7 +19,7 @@ from traceview.read import kineto, payloads, raw
 from traceview.read.raw import RawCapture, Wanted
 from traceview.read.source import DecodedSize, display_name, unchanged
 from traceview.read.sqlite.database import EXPORT_AGAIN, HEADER, Export, check_file, open_export
-from traceview.read.sqlite.decoder import DecodedFrames, TableDecoder, decoded_frames, table_decoder
+from traceview.read.sqlite.decoder import DecodedFrames, TableDecoder, table_decoder
 from traceview.read.stretch import stretch_that_fits
 
 MAX_BATCH_ROWS, MAX_BATCH_BYTES = 100_000, 256 << 20  # rows, and bytes of texts, that are Python objects at once
@@ -214,7 +214,7 @@ def _read_tables(
         if wanted and name not in rows and (decoder := _decoder(path, export, name, wanted)) is not None
     }
     with ThreadPoolExecutor(DECODER_THREADS) as threads:
-        decoded = {name: threads.submit(decoded_frames, decoder) for name, decoder in decoders.items()}
+        decoded = {name: threads.submit(decoder.decode) for name, decoder in decoders.items()}
 
         def read(name: str) -> pl.DataFrame:
             wanted = columns[name]

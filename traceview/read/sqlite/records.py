@@ -6,11 +6,11 @@ header once, and then the values of one column of all records at a time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import first_equal_rows, number_distinct, row_hashes
@@ -20,63 +20,13 @@ from traceview.read.sqlite.pages import (
     Bytes,
     NotPlainError,
     Numbers,
+    after_varints,
     cell_counts,
     check_cell_places,
 )
 
 Item = TypeVar("Item", bound=np.generic)
-
-
-@dataclass(slots=True)
-class IntegerColumn:
-    """A decoded integer column; `null` marks its nulls, and is None while there are none."""
-
-    values: Numbers
-    null: NDArray[np.bool_] | None = None
-
-    def null_flags(self) -> NDArray[np.bool_]:
-        """Return the writable null marks, created on first use."""
-        if self.null is None:
-            self.null = np.zeros(len(self.values), np.bool_)
-        return self.null
-
-    def join_parts(self, parts: list[slice]) -> IntegerColumn:
-        """Return ascending parts of the column as one column."""
-        null = None if self.null is None else _join_parts(self.null, parts)
-        return IntegerColumn(_join_parts(self.values, parts), null)
-
-
-def _join_parts(values: NDArray[Item], parts: list[slice]) -> NDArray[Item]:
-    return values[parts[0]] if len(parts) == 1 else np.concatenate([values[part] for part in parts])
-
-
-@dataclass(slots=True)
-class RowGroups:
-    """Columns with few different rows, which are decoded once for each chunk of records that holds them.
-
-    `places` are the numbers of the columns. `values` has the decoded rows of these columns; there are `count`. `rows`
-    has the number of each record's row.
-    """
-
-    places: tuple[int, ...]
-    rows: Numbers
-    values: list[dict[int, IntegerColumn]] = field(default_factory=list)
-    count: int = 0
-
-    def add(self, values: dict[int, IntegerColumn], group: Numbers, rows: slice) -> None:
-        """Add the different rows of a chunk; `group` has for each of its records, in `rows`, the row in `values`."""
-        self.rows[rows] = group
-        self.rows[rows] += self.count
-        self.values.append(values)
-        self.count += len(next(iter(values.values())).values)
-
-    def column(self, place: int) -> IntegerColumn:
-        """Return one of the columns, over all chunks."""
-        parts = [values[place] for values in self.values]
-        null = np.concatenate([part.null_flags() for part in parts]) if any(p.null is not None for p in parts) else None
-        return IntegerColumn(np.concatenate([part.values for part in parts]), null)
-
-
+ROOM = 1.1  # room for rows, relative to a table whose chunks are all like the first
 WIDTH_MARGIN = 8  # bytes by which records may be wider than those before them
 
 # Body size of each serial type; -1 where the decoder cannot skip it.
@@ -89,6 +39,50 @@ _NULL, _ONE = 0, 9
 # A mask of the first n bytes of eight that were read as a little-endian number.
 _FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], np.uint64).view(np.int64)
 _HIGH_BITS = np.int64(0x8080808080808080 - (1 << 64))
+
+
+class TooWideError(NotPlainError):
+    """A record is wider than the bytes that were copied of it."""
+
+
+class IntegerColumn:
+    """A decoded column, which grows: its array has room for the whole table, if that is like what came first."""
+
+    def __init__(self) -> None:
+        self.count, self._values = 0, np.empty(0, np.int64)
+        self._nulls: list[tuple[int, NDArray[np.bool_]]] = []  # the first of some rows, and which of them are null
+
+    def extend(self, count: int, share: float, null: NDArray[np.bool_] | None = None) -> Numbers:
+        """Return `count` more values, to be set; `share` is the part of the table that the column then has."""
+        first, self.count = self.count, self.count + count
+        if self.count > len(self._values):
+            grown = np.empty(int(ROOM * self.count / share) + 1, np.int64)
+            grown[:first] = self._values[:first]
+            self._values = grown
+        if null is not None:
+            self._nulls.append((first, null))
+        return self._values[first : self.count]
+
+    def series(self, name: str) -> pl.Series:
+        """Return the column."""
+        series = pl.Series(name, self._values[: self.count])
+        if not self._nulls:
+            return series
+        null = np.zeros(self.count, np.bool_)
+        for first, marks in self._nulls:
+            null[first : first + len(marks)] = marks
+        return series.set(pl.Series(null), None)
+
+
+class DecodedTable(NamedTuple):
+    """The columns of a table by number: `columns`, and `groups` with the different rows of others.
+
+    `group_rows` has each row's row in `groups`.
+    """
+
+    columns: dict[int, IntegerColumn]
+    groups: dict[int, IntegerColumn]
+    group_rows: IntegerColumn
 
 
 class Layout(NamedTuple):
@@ -111,45 +105,33 @@ class Layout(NamedTuple):
         return Layout(self.page, min(self.width, _whole_words(end + 8 + WIDTH_MARGIN)))
 
 
-class _Records(NamedTuple):
-    """`bytes` has one record per row, from its header on; `sizes` are the numbers of bytes that their cells state."""
-
-    bytes: Bytes
-    sizes: Numbers
-
-
 def _whole_words(size: int) -> int:
     return (size + 7) // 8 * 8
 
 
-def decode(
-    block: Bytes, layout: Layout, columns: Mapping[int, IntegerColumn], groups: RowGroups, first: int
-) -> tuple[int, int]:
-    """Decode leaf pages into rows `first`, `first + 1`, ... of the columns, and add what they hold to `groups`.
+def decode(block: Bytes, layout: Layout, into: DecodedTable, share: float) -> int:
+    """Decode leaf pages into a table; `share` is the part of its pages that is decoded with these.
 
-    Returns the number of rows, and the largest distance from a record's first byte to the end of the last wanted
-    column. `block` holds complete pages and `layout.width` bytes more. Raises NotPlainError if a record is not plain,
-    or too wide for the layout.
+    Returns the largest distance from a record's first byte to the end of the last wanted column. `block` holds complete
+    pages and `layout.width` bytes more. Raises NotPlainError if a record is not plain, and
+    TooWideError, before anything is decoded, if one is too wide for the layout.
     """
-    records = _records(block, layout)
-    count = len(records.sizes)
-    if count > len(next(iter(columns.values())).values) - first:
-        raise NotPlainError
-    headers = _Headers.from_records(records, (*columns, *groups.places))
-    rows = slice(first, first + count)
-    for column, into in columns.items():
-        headers.put(records.bytes, column, into, rows)
-    if groups.places:
-        first_of_group, group = number_distinct(first_equal_rows(headers.hashes(records.bytes, groups.places)))
-        values = {column: IntegerColumn(np.empty(len(first_of_group), np.int64)) for column in groups.places}
-        different = headers._replace(members=headers.members[first_of_group])
-        for column, into in values.items():
-            different.put(records.bytes[first_of_group], column, into, slice(None))
-        groups.add(values, group, rows)
-    return count, headers.end
+    records, sizes = _records(block, layout)
+    headers = _Headers.from_records(records, sizes, (*into.columns, *into.groups))
+    for at, column in into.columns.items():
+        headers.put(records, at, column, share)
+    if into.groups:
+        before = next(iter(into.groups.values())).count
+        first, rows = number_distinct(first_equal_rows(headers.hashes(records, into.groups)))
+        np.add(rows, before, out=into.group_rows.extend(len(rows), share))
+        different = headers._replace(members=headers.members[first])
+        for at, column in into.groups.items():
+            different.put(records[first], at, column, share)
+    return headers.end
 
 
-def _records(block: Bytes, layout: Layout) -> _Records:
+def _records(block: Bytes, layout: Layout) -> tuple[Bytes, Numbers]:
+    """Return the records, one a row, from their headers on, and the sizes that their cells state."""
     size, width = layout.page, layout.width
     pages = block[: len(block) - width].reshape(-1, size)
     counts = cell_counts(pages, LEAF)
@@ -163,24 +145,22 @@ def _records(block: Bytes, layout: Layout) -> _Records:
     if sizes.min() < 1 or (sizes + header > np.minimum(size - cell, size - 35)).any():
         raise NotPlainError
     records = np.ndarray(len(block) - width, f"V{width}", block, strides=(1,))[at + header]
-    return _Records(records.view(np.uint8).reshape(len(at), width), sizes)
+    return records.view(np.uint8).reshape(len(at), width), sizes
 
 
-def _record_sizes(block: Bytes, at: Numbers) -> tuple[Numbers, Numbers | int]:
-    """Return the size of each cell's record, and the bytes before it: the varints of its size and of its rowid."""
+def _record_sizes(block: Bytes, at: Numbers) -> tuple[Numbers, Numbers]:
+    """Return the size of each cell's record, and the bytes before it: the varints of its size and of its rowid.
+
+    The cells of a chunk usually have varints of the same lengths; then there is one number of bytes.
+    """
     words = np.ndarray(len(block) - 7, "<i8", block, strides=(1,))[at]
-    lengths = words & _HIGH_BITS
-    start = block[at[0] : at[0] + 2 + MAX_VARINT_BYTES].tobytes()
-    payload = _varint_end(start, 0, 2)
-    header = _varint_end(start, payload, MAX_VARINT_BYTES)
-    # The cells of a chunk usually have varints of the same lengths.
-    if header <= 8 and (lengths == lengths[0]).all():
-        return (words & 127 if payload == 1 else (words & 127) << 7 | words >> 8 & 127), header
-    size, two = words & 127, words >> 7 & 1
+    two = words >> 7 & 1
     if (two & words >> 15).any():
         raise NotPlainError
-    size = np.where(two == 1, size << 7 | words >> 8 & 127, size)
-    return size, _after_varint(block, at + 1 + two) - at
+    first = after_varints(block, at[:1] + 1 + two[:1]) - at[:1]
+    same = first[0] <= 8 and not ((words ^ words[0]) & _HIGH_BITS).any()
+    header = first if same else after_varints(block, at + 1 + two) - at
+    return np.where(two == 1, (words & 127) << 7 | words >> 8 & 127, words & 127), header
 
 
 class _Headers(NamedTuple):
@@ -194,23 +174,23 @@ class _Headers(NamedTuple):
     members: NDArray[np.intp]
 
     @classmethod
-    def from_records(cls, records: _Records, wanted: Collection[int]) -> _Headers:
+    def from_records(cls, records: Bytes, stated: Numbers, wanted: Collection[int]) -> _Headers:
         last = max(wanted)
-        first, members = _different_headers(records.bytes, wanted)
-        heads = records.bytes[first, : last + 2]
+        first, members = _different_headers(records, wanted)
+        heads = records[first, : last + 2]
         header_size, kinds = heads[:, :1].astype(np.int64), heads[:, 1:]
         sizes = _SIZES[kinds]
         # A record may lack columns that were added to the table later: SQLite knows their defaults.
         if header_size.min() < last + 2 or header_size.max() > 127 or sizes.min() < 0:
             raise NotPlainError
         headers = cls(kinds, np.cumsum(np.concatenate([header_size, sizes], axis=1), axis=1), members)
-        left_over = records.sizes - headers.by_record(headers.places[:, -1])
+        more = stated - headers.by_record(headers.places[:, -1])
         # SQLite calls a record malformed if anything follows its last column.
         is_complete = headers.by_record(header_size[:, 0] == last + 2)
-        if left_over.min() < 0 or (is_complete & (left_over > 0)).any():
+        if more.min() < 0 or (is_complete & (more > 0)).any():
             raise NotPlainError
-        if headers.end + 8 > records.bytes.shape[1]:
-            raise NotPlainError
+        if headers.end + 8 > records.shape[1]:
+            raise TooWideError
         return headers
 
     @property
@@ -222,19 +202,12 @@ class _Headers(NamedTuple):
         """Return the value of each record's header; one value if there is one header."""
         return values if len(values) == 1 else values[self.members]
 
-    def put(self, records: Bytes, column: int, into: IntegerColumn, rows: slice) -> None:
-        """Decode a column of all records into rows of a column."""
-        is_null = self._put_values(records, column, into.values[rows])
-        if is_null is not None:
-            into.null_flags()[rows] = is_null
-
     def hashes(self, records: Bytes, columns: Collection[int]) -> NDArray[np.uint64]:
         """Return a hash of each record's bytes from the first to the last of some columns, and of its header."""
-        width = records.shape[1]
         start = self.places[:, min(columns)]
         length = self.places[:, max(columns) + 1] - start
         eight = np.ndarray(records.size - 7, "<i8", records, strides=(1,))
-        at = np.arange(0, records.size, width) + self.by_record(start)
+        at = np.arange(0, records.size, records.shape[1]) + self.by_record(start)
         words = [self.members]
         for offset in range(0, int(length.max()), 8):
             masks = _FIRST_BYTES[np.clip(length - offset, 0, 8)]
@@ -242,30 +215,28 @@ class _Headers(NamedTuple):
             words.append(eight[at + self.by_record(np.where(masks == 0, 0, offset))] & self.by_record(masks))
         return row_hashes(words)
 
-    def _put_values(self, records: Bytes, column: int, into: Numbers) -> NDArray[np.bool_] | None:
-        """Decode a column of all records, and return which values are null; None if no value is."""
-        kinds, places = self.kinds[:, column], self.places[:, column]
+    def put(self, records: Bytes, at: int, into: IntegerColumn, share: float) -> None:
+        """Decode column `at` of all records."""
+        kinds, places = self.kinds[:, at], self.places[:, at]
         if not _IS_INTEGER[kinds].all():
             raise NotPlainError
         count, width = records.shape
+        is_null = kinds == _NULL
+        values = into.extend(count, share, np.broadcast_to(self.by_record(is_null), count) if is_null.any() else None)
         first, bits = int(places.min()), 8 * _SIZES[kinds]
-        # Read eight bytes from the value's first byte on, big-endian; shifts drop the bytes before and after the value.
-        if (kinds == kinds[0]).all() and (places == first).all():
-            into[:] = np.ndarray(count, ">i8", records, first, (width,)) if bits[0] else int(kinds[0] == _ONE)
-            into >>= 64 - bits[0] if bits[0] else 0
-            return np.array([True]) if kinds[0] == _NULL else None
         before = 8 * (places - first)
+        # Read eight bytes from the value's first byte on, big-endian; shifts drop the bytes before and after the value.
         if (before + bits <= 64).all():
-            into[:] = np.ndarray(count, ">i8", records, first, (width,))
+            values[:] = np.ndarray(count, ">i8", records, first, (width,))
         else:
             eight = np.ndarray(records.size - 7, ">i8", records, strides=(1,))
-            into[:] = eight[np.arange(0, records.size, width) + self.by_record(places)]
+            values[:] = eight[np.arange(0, records.size, width) + self.by_record(places)]
             before[:] = 0
-        into <<= self.by_record(np.where(bits > 0, before, 64))
-        into >>= self.by_record(64 - bits)
-        into += self.by_record(kinds == _ONE)
-        is_null = kinds == _NULL
-        return self.by_record(is_null) if is_null.any() else None
+        if before.any() or not bits.all():
+            values <<= self.by_record(np.where(bits > 0, before, 64))
+        values >>= self.by_record(64 - bits)
+        if (kinds == _ONE).any():
+            values += self.by_record(kinds == _ONE)
 
 
 def _different_headers(records: Bytes, wanted: Collection[int]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -273,38 +244,13 @@ def _different_headers(records: Bytes, wanted: Collection[int]) -> tuple[NDArray
     header = range(-1, max(wanted) + 1)  # the header's size, and its columns up to the last wanted
     padding = bytes(-len(header) % 8)
     # Skipped columns hold 0 and 1 (types 8 and 9) in any mixture. All types 2n and 2n + 1 from 8 on have one size.
-    skipped = [at >= 0 and at not in wanted for at in header]
-    mask = bytes(254 if skip and kind >= 8 else 255 for skip, kind in zip(skipped, records[0].tobytes(), strict=False))
+    skipped = bytes(at >= 0 and at not in wanted for at in header)
+    masks = (np.frombuffer(each + padding, np.int64) for each in (b"\xff" * len(header), skipped))
     words = records.view(np.int64)
-    if not any(
-        ((words[:, at] ^ words[0, at]) & bits).any() for at, bits in enumerate(np.frombuffer(mask + padding, np.int64))
-    ):
+    keys = [words[:, at] & bits & ~(words[:, at] >> 3 & odd) for at, (bits, odd) in enumerate(zip(*masks, strict=True))]
+    if not any((key != key[0]).any() for key in keys):
         return np.zeros(1, np.intp), np.zeros(len(records), np.intp)
-    mask, low = b"\xff" * len(header) + padding, bytes(skipped) + padding
-    keys = [
-        words[:, at] & bits & ~(words[:, at] >> 3 & odd)
-        for at, (bits, odd) in enumerate(zip(np.frombuffer(mask, np.int64), np.frombuffer(low, np.int64), strict=True))
-    ]
     equal = first_equal_rows(row_hashes(keys))
     if any((key[equal] != key).any() for key in keys):
         raise NotPlainError  # a collision of hashes
     return number_distinct(equal)
-
-
-def _varint_end(record: bytes, at: int, longest: int) -> int:
-    for end in range(at, at + longest):
-        if record[end] < 128 or end - at == MAX_VARINT_BYTES - 1:
-            return end + 1
-    raise NotPlainError
-
-
-def _after_varint(flat: Bytes, at: Numbers) -> Numbers:
-    """Return the place after a varint: up to nine bytes, the last without its high bit."""
-    at = at.copy()
-    going = flat[at] > 127
-    for _ in range(MAX_VARINT_BYTES - 1):
-        at += going
-        if not going.any():
-            break
-        going &= flat[at] > 127
-    return at + 1
