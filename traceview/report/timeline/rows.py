@@ -84,9 +84,9 @@ def timeline_rows(inputs: PageInputs, path: Sequence[PathSpan] = ()) -> tuple[Na
 
 
 def _iterations_row(iterations: Iterations, names: Names) -> TimelineRow:
-    each = sorted(iterations.per_iteration, key=lambda iteration: iteration.start_ns)
-    looks = ["skipped" if iteration.skipped else "iteration" for iteration in each]
-    marks = _marks_of([(one.start_ns, one.end_ns, one.name) for one in each], looks, names)
+    ordered = sorted(iterations.per_iteration, key=lambda iteration: iteration.start_ns)
+    spans = [(iteration.start_ns, iteration.end_ns, iteration.name) for iteration in ordered]
+    marks = _marks_of(spans, ["skipped" if iteration.skipped else "iteration" for iteration in ordered], names)
     return TimelineRow("ruler", "ruler", "iterations", iterations.range, (marks,))
 
 
