@@ -114,7 +114,7 @@ def test_kept_names_are_those_of_ranges_threads_kernels_and_calls(tmp_path: Path
     replace_texts(path)
     done = redact(path, out)
     left = {each.kind for each in done.texts if "ghp_" in each.text}
-    assert left == {"range", "kernel", "call", "thread or program"}
+    assert left == {"range", "kernel", "call", "thread or process"}
 
 
 def test_texts_in_utf16_are_hidden(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_names_are_hashed_or_absent(name: str, tmp_path: Path) -> None:
     kept, hashed, dropped = (redact(sample(name), tmp_path / names, names=names).texts for names in MODES)
     own = [each for each in kept if each.kind == "kernel" and "nvjet" in each.text]
     assert own and not set(own).intersection((*hashed, *dropped))
-    assert {each.kind for each in kept} - {each.kind for each in dropped} == {"range", "thread or program"}
+    assert {each.kind for each in kept} - {each.kind for each in dropped} == {"range", "thread or process"}
     assert {each for each in kept if each.kind == "call"} == {each for each in dropped if each.kind == "call"}
     words = {each.text.partition(" ")[0] for each in dropped if each.kind == "kernel"}
     assert {"gemm", "attention"} <= words
@@ -192,7 +192,7 @@ def test_copy_has_names_and_no_other_text(secretive: Path, tmp_path: Path) -> No
     kept: dict[str, list[str]] = {}
     for each in done.texts:
         kept.setdefault(each.kind, []).append(each.text)
-    assert kept.pop("version, kind of program or lost events")
+    assert kept.pop("fact of the capture")
     assert kept == {
         "GPU": ["NVIDIA H200"],
         "call": ["cudaLaunchKernel", "dlopen"],
@@ -200,7 +200,7 @@ def test_copy_has_names_and_no_other_text(secretive: Path, tmp_path: Path) -> No
         "hardware counter": ["SMs Active [Throughput %]"],
         "made-up serial number": ["1", "2"],
         "range": ["load", "step 7"],
-        "thread or program": ["main", "python"],
+        "thread or process": ["main", "python"],
     }
     assert rows(out, "SELECT text FROM DIAGNOSTIC_EVENT") == [("",), ("events dropped: 12",)]
     assert rows(out, "SELECT gpuId, uuid FROM TARGET_INFO_CUDA_DEVICE") in ([(0, "1"), (1, "2")], [(0, "2"), (1, "1")])

@@ -64,5 +64,6 @@ def summary_lines(redacted: Redacted, lists: bool) -> Iterator[str]:
     )
     kinds = Counter(each.kind for each in redacted.texts)
     counts = ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common())
-    ask = "" if lists else ": --list prints them"
-    yield f"{quantity(len(redacted.texts), 'distinct text')} ({counts}), which you read before you share it{ask}."
+    where = "" if lists else "; --list prints them"
+    total = quantity(len(redacted.texts), "distinct text")
+    yield f"{total} ({counts}) stay. Read them before you share the copy{where}."

@@ -42,9 +42,9 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     table: wanted.columns for table, wanted in raw.TABLES.items() if table not in LEFT_OUT
 }
 # Kinds of texts, as the list of kept texts calls them.
-KERNEL, RANGE, THREAD, CALL, GPU = "kernel", "range", "thread or program", "call", "GPU"
+KERNEL, RANGE, THREAD, CALL, GPU = "kernel", "range", "thread or process", "call", "GPU"
 METRIC, SHAPE, GROUP, SERIAL, FLOPS = "hardware counter", "shape", "process group", "made-up serial number", "FLOPs"
-STATED, UNREAD = "version, kind of program or lost events", "unread"
+STATED, UNREAD = "fact of the capture", "unread"
 # The columns with texts, or with ids of texts in StringIds. All others have numbers.
 TEXTS: Mapping[str, Mapping[str, str]] = {
     raw.KERNEL: {"shortName": KERNEL, "demangledName": KERNEL},
