@@ -6,7 +6,7 @@ GPU work is linked to the call that launched it by (process, correlation id) (do
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -122,14 +122,12 @@ def with_keys(rows: pl.DataFrame, process: str = "globalPid") -> pl.DataFrame:
     return rows.with_columns(process_of(process).alias("process"), correlation.alias("correlation"))
 
 
-def without_traced_graphs(graphs: pl.DataFrame, kernels: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """Leave out graphs whose kernels were also traced: their time would count twice. `kernels` are parts of a table."""
+def without_traced_graphs(graphs: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Leave out graphs whose kernels were also traced: their time would count twice."""
     if graphs.is_empty():
         return graphs
-    keys = with_keys(graphs).select(list(KEYS)).filter(pl.col("correlation") != 0)
-    rows = (with_keys(part.select("globalPid", "correlationId")).select(list(KEYS)).unique() for part in kernels)
-    traced = pl.concat([keys.clear(), *(keys.join(part, on=list(KEYS), how="semi") for part in rows)])
-    return with_keys(graphs).join(traced.unique(), on=list(KEYS), how="anti", maintain_order="left").drop(KEYS)
+    traced = with_keys(kernels.select("globalPid", "correlationId")).filter(pl.col("correlation") != 0)
+    return with_keys(graphs).join(traced, on=list(KEYS), how="anti", maintain_order="left").drop(KEYS)
 
 
 class Links(NamedTuple):

@@ -454,9 +454,3 @@ def with_corrected_times(tables: Mapping[str, pl.DataFrame], devices: Devices) -
         of_rows = tables[name].select(key).join(ahead, on=DEVICE_KEY, how="left", maintain_order="left")["ahead"]
         corrected[name] = tables[name].with_columns(pl.col(raw.TIMES) - of_rows)
     return dict(tables) | corrected
-
-
-def common_offset(devices: pl.DataFrame) -> int | None:
-    """Return how far all clocks of Trace.devices are ahead of the host's; None if they differ."""
-    offsets: list[int] = devices["clock_offset"].fill_null(0).unique().to_list() or [0]
-    return offsets[0] if len(offsets) == 1 else None

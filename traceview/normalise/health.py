@@ -229,33 +229,26 @@ class Named(NamedTuple):
     total: int
 
 
-def named_ids(ids: pl.DataFrame, tables: Mapping[str, pl.DataFrame]) -> Named:
-    """Count the rows of `ids` (name, an id of a string; count) without a string."""
-    known = ids["name"].is_in(tables[raw.STRINGS]["id"].to_list())
-    return Named(int(ids.filter(~known)["count"].sum()), int(ids["count"].sum()))
-
-
-def named_kernels(operations: pl.DataFrame) -> Named:
+def _named_kernels(operations: pl.DataFrame) -> Named:
     """Count the kernels of model.OPERATIONS without a name."""
     kernels = operations["source"].to_physical().to_numpy() == SOURCES.index("kernel")
     return Named(int(np.count_nonzero(kernels & _are_unnamed(operations["name"]))), int(np.count_nonzero(kernels)))
 
 
-def named_calls(api: pl.DataFrame) -> Named:
+def _named_calls(api: pl.DataFrame) -> Named:
     """Count the calls of model.API without a name."""
     return Named(int(np.count_nonzero(_are_unnamed(api["name"]))), len(api))
 
 
-def named_ranges(tables: Mapping[str, pl.DataFrame]) -> Named:
+def _named_ranges(tables: Mapping[str, pl.DataFrame]) -> Named:
     """Count the NVTX ranges whose text is an id without a string; one without an id was never named."""
     nvtx = tables.get(raw.NVTX, pl.DataFrame())
     if nvtx.is_empty() or "textId" not in nvtx.columns:
         return Named(0, len(nvtx))
     ranges = nvtx.filter(pl.col("eventType").is_in(raw.RANGE_TYPES))
     own = ranges.filter(pl.col("text").is_null()) if "text" in nvtx.columns else ranges
-    return Named(
-        named_ids(own["textId"].drop_nulls().value_counts().rename({"textId": "name"}), tables).missing, len(ranges)
-    )
+    is_known = own["textId"].drop_nulls().is_in(tables[raw.STRINGS]["id"].to_list())
+    return Named(int((~is_known).sum()), len(ranges))
 
 
 def _are_unnamed(names: pl.Series) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -264,9 +257,12 @@ def _are_unnamed(names: pl.Series) -> np.ndarray[tuple[int], np.dtype[np.bool_]]
     return names.to_physical().to_numpy() == code  # type: ignore[no-any-return]
 
 
-def missing_name_notes(kernels: Named, calls: Named, ranges: Named) -> Iterator[Note]:
+def missing_name_notes(
+    operations: pl.DataFrame, api: pl.DataFrame, tables: Mapping[str, pl.DataFrame]
+) -> Iterator[Note]:
     """Yield a Note for each kind of rows whose names are missing, with what they may change."""
-    for what, named in zip(AFFECTED, (kernels, calls, ranges), strict=True):
+    every = _named_kernels(operations), _named_calls(api), _named_ranges(tables)
+    for what, named in zip(AFFECTED, every, strict=True):
         if named.missing:
             part = f"{named.missing:,} of {quantity(named.total, what)} ({share(named.missing, named.total)})"
             yield Note(

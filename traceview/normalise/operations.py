@@ -66,7 +66,7 @@ def kernel_shapes(
     """Return model.SHAPES, and the row of each kernel's shape in it; `apart` is RawCapture.shapes.
 
     Kernels with equal 64-bit hashes of all columns have the same shape: a comparison of all columns would take three
-    times as long. The order of shapes does not depend on that of kernels, so that parts of a capture agree on it.
+    times as long. The order of shapes does not depend on that of kernels.
     """
     if table.is_empty():
         return empty_shapes(), NO_KERNEL

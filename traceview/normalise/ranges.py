@@ -161,15 +161,6 @@ def ranges_frame(tables: dict[str, pl.DataFrame], threads: Threads, capture_end:
     return range_scopes(frame, _are_modules(ranges, events))
 
 
-def without_program_ranges(nvtx: pl.DataFrame) -> pl.DataFrame:
-    """Return NVTX_EVENTS without the ranges that ranges_frame returns; those of PROFILER_DOMAINS stay."""
-    is_range = pl.col("eventType").is_in(raw.RANGE_TYPES)
-    if not {"text", "domainId"} <= set(nvtx.columns):
-        return nvtx.filter(~is_range)
-    created = nvtx.filter(pl.col("eventType") == raw.DOMAIN_CREATED, pl.col("text").is_in(PROFILER_DOMAINS))
-    return nvtx.filter(~is_range | pl.col("domainId").is_in(created["domainId"].implode()))
-
-
 def _are_modules(ranges: pl.DataFrame, events: pl.DataFrame) -> pl.Series:
     """Return a mask of the ranges in the module category of their domain."""
     keys = ["process", "domainId", "category"]

@@ -221,23 +221,17 @@ def work_sizes(
     return sizes
 
 
-def count_messages(sizes: WorkSizes, operations: pl.DataFrame, first: int = 0) -> tuple[int, int]:
-    """Return the numbers of communication kernels and of their known messages; `first` is the row of the first one."""
+def unknown_messages(sizes: WorkSizes, operations: pl.DataFrame, profiler: str) -> Iterator[Note]:
+    """Yield a note if the messages of most communication kernels are unknown."""
     count = int(np.count_nonzero(operations["class"].to_physical().to_numpy() == CLASSES.index("communication")))
-    known = sizes.messages["operation"].is_between(first, first + len(operations) - 1).sum()
-    return count, int(known or 0)
-
-
-def unknown_messages(count: int, known: int, profiler: str) -> Note | None:
-    """Return a note if the messages of most communication kernels are unknown (see count_messages)."""
-    if count == 0 or 2 * known >= count:
-        return None
-    reason = (
-        "the trace lacks the arguments of its collectives"
-        if profiler == raw.TORCH_PROFILER
-        else "the export has no payloads of NCCL: give the .nsys-rep, or export with --include-blobs true (newer nsys)"
-    )
-    return Note("unknown_messages", f"bandwidth of collectives is not measured: {reason}", affects=("collectives",))
+    if 2 * len(sizes.messages) < count:
+        reason = (
+            "the trace lacks the arguments of its collectives"
+            if profiler == raw.TORCH_PROFILER
+            else "the export has no payloads of NCCL: give the .nsys-rep, or export with --include-blobs true "
+            "(newer nsys)"
+        )
+        yield Note("unknown_messages", f"bandwidth of collectives is not measured: {reason}", affects=("collectives",))
 
 
 def _flops(

@@ -90,20 +90,15 @@ class StackedCalls(NamedTuple):
     chains: pl.DataFrame
 
 
-def take_stacked_calls(tables: dict[str, pl.DataFrame], cuda: pl.DataFrame | None = None) -> list[StackedCalls]:
-    """Return the system and CUDA calls that have a stack; remove what only stacks need from `tables`.
-
-    `cuda` are the CUDA calls if `tables` has none.
-    """
+def take_stacked_calls(tables: dict[str, pl.DataFrame]) -> list[StackedCalls]:
+    """Return the system and CUDA calls that have a stack; remove what only stacks need from `tables`."""
     stacked = []
     for name, chains in ((raw.SYSTEM_CALLS, raw.SYSTEM_STACKS), (raw.RUNTIME, raw.CUDA_STACKS)):
         calls, frames = tables.get(name, pl.DataFrame()), tables.pop(chains, pl.DataFrame())
         if raw.STACK_ID in calls.columns:
             tables[name] = calls.drop(raw.STACK_ID)
-        elif name == raw.RUNTIME and cuda is not None:
-            calls = cuda
-        if raw.STACK_ID in calls.columns and not frames.is_empty():
-            stacked.append(StackedCalls(calls.filter(pl.col(raw.STACK_ID) > 0), frames))
+            if not frames.is_empty():
+                stacked.append(StackedCalls(calls.filter(pl.col(raw.STACK_ID) > 0), frames))
     return stacked
 
 

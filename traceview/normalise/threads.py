@@ -33,11 +33,11 @@ class Threads(NamedTuple):
     global_tid: pl.Series
 
     @classmethod
-    def from_tables(cls, tables: dict[str, pl.DataFrame], *others: pl.Series) -> Threads:
-        """Collect the threads of the API and NVTX tables, and these globalTids."""
+    def from_tables(cls, tables: dict[str, pl.DataFrame]) -> Threads:
+        """Collect the threads of the API and NVTX tables."""
         frames = (tables[name] for name in (raw.RUNTIME, raw.NVTX) if name in tables)
         ids = [distinct_rows(frame, ("globalTid",))["globalTid"] for frame in frames if not frame.is_empty()]
-        return cls(pl.concat([pl.Series("globalTid", [], dtype=pl.Int64), *ids, *others]).unique().sort())
+        return cls(pl.concat([pl.Series("globalTid", [], dtype=pl.Int64), *ids]).unique().sort())
 
     def rows(self, global_tid: pl.Series) -> pl.Series:
         """Return the row of each globalTid."""
