@@ -10,9 +10,11 @@ from tests.captures import analyzed, change, sample
 from traceview.errors import ReportError
 from traceview.model.analysis import Iterations
 from traceview.pipeline import analyze, open_trace
-from traceview.read import stretch
+from traceview.read import raw, stretch
 from traceview.read.raw import Wanted
 from traceview.read.sqlite.database import open_export
+from traceview.read.sqlite.decoder import table_decoder
+from traceview.read.sqlite.reader import read_sqlite
 from traceview.read.stretch import stretch_that_fits
 
 DUAL = sample("dual.sqlite")  # 19,000 events in 273 ms
@@ -90,3 +92,26 @@ def test_rows_that_do_not_ascend_are_searched(tmp_path: Path, monkeypatch: pytes
     small_memory(monkeypatch, 15_000)
     disordered, ordered = open_trace(path, Wanted("50ms", "100ms")), open_trace(DUAL, Wanted("50ms", "100ms"))
     assert disordered.api["start"].to_list() == ordered.api["start"].to_list()
+
+
+@pytest.mark.parametrize("rows", [(1, 40), (700, 2_900), (5_990, 6_001), (1, 6_001)])
+def test_decoded_rows_are_those_of_sqlite(rows: tuple[int, int]) -> None:
+    columns = ["start", "end", "correlationId"]
+    with open_export(DUAL) as export:
+        decoder = table_decoder(DUAL, export.connection, raw.KERNEL, columns, ["gridX"], rows)
+        decoded = None if decoder is None else decoder.decode()
+        assert decoded is not None and decoded.groups is not None
+        condition = f"WHERE _rowid_ >= {rows[0]} AND _rowid_ < {rows[1]}"
+        expected = export.select('start, "end", correlationId, gridX', raw.KERNEL, condition).fetchall()
+    grid = decoded.groups["gridX"].gather(decoded.columns[raw.SHAPE])
+    assert decoded.columns.select(columns).with_columns(grid).rows() == expected
+
+
+def test_missing_row_ids_are_left_to_sqlite(tmp_path: Path) -> None:
+    path = tmp_path / "gaps.sqlite"
+    path.write_bytes(DUAL.read_bytes())
+    change(path, f"DELETE FROM {raw.KERNEL} WHERE _rowid_ = 1000")
+    with open_export(path) as export:
+        decoder = table_decoder(path, export.connection, raw.KERNEL, ["start"], rows=(900, 1_100))
+        assert decoder is not None and decoder.decode() is None
+    assert "start" in read_sqlite(path).tables[raw.KERNEL].columns

@@ -38,7 +38,7 @@ from typing import NamedTuple
 import polars as pl
 
 from traceview.read.raw import SHAPE
-from traceview.read.sqlite.pages import NotPlainError, Numbers, Pages, leaf_pages
+from traceview.read.sqlite.pages import NotPlainError, Numbers, Pages, leaf_pages, leaves_of_rows
 from traceview.read.sqlite.records import DecodedTable, IntegerColumn, Layout, TooWideError, decode
 
 MIN_TABLE_BYTES = 64 << 10  # SQLite reads smaller tables as fast
@@ -59,7 +59,8 @@ class DecodedFrames(NamedTuple):
 class TableDecoder(NamedTuple):
     """Decodes `columns` of the table at page `root`, whose records have the columns `names` in this order.
 
-    It decodes only the different rows of the columns `grouped`, some of them more than once.
+    It decodes only the different rows of the columns `grouped`, some of them more than once. `rows` are the row ids
+    [first, stop) to decode; None for all.
     """
 
     path: Path
@@ -67,6 +68,7 @@ class TableDecoder(NamedTuple):
     names: tuple[str, ...]
     columns: tuple[str, ...]
     grouped: tuple[str, ...] = ()
+    rows: tuple[int, int] | None = None
 
     def decode(self) -> DecodedFrames | None:
         """Return the decoded columns; None if SQLite must read them, or is as fast."""
@@ -77,6 +79,9 @@ class TableDecoder(NamedTuple):
                 leaves = leaf_pages(pages, self.root)
                 if len(leaves) * pages.size < MIN_TABLE_BYTES:
                     return None
+                held = None
+                if self.rows is not None:
+                    leaves, held = leaves_of_rows(pages, leaves, self.rows)
                 layout = Layout.for_table(pages.size, len(self.names), max(wanted + grouped))
                 columns, groups = ({at: IntegerColumn() for at in places} for places in (wanted, grouped))
                 table = DecodedTable(columns, groups, IntegerColumn())
@@ -84,26 +89,36 @@ class TableDecoder(NamedTuple):
         except (NotPlainError, OSError, ValueError, MemoryError):
             return None
         frame = pl.DataFrame([columns.pop(at).series(self.names[at]) for at in wanted])  # no column exists twice
-        if not grouped:
-            return DecodedFrames(frame, None)
-        different = pl.DataFrame([groups[at].series(self.names[at]) for at in grouped])
-        return DecodedFrames(frame.with_columns(table.group_rows.series(SHAPE)), different)
+        different = None
+        if grouped:
+            frame = frame.with_columns(table.group_rows.series(SHAPE))
+            different = pl.DataFrame([groups[at].series(self.names[at]) for at in grouped])
+        if self.rows is not None and held is not None:
+            if len(held) != len(frame):  # row ids are missing
+                return None
+            frame = frame.slice(self.rows[0] - held.start, self.rows[1] - self.rows[0])
+        return DecodedFrames(frame, different)
 
 
 def table_decoder(
-    path: Path, connection: sqlite3.Connection, table: str, columns: list[str], grouped: Sequence[str] = ()
+    path: Path,
+    connection: sqlite3.Connection,
+    table: str,
+    columns: list[str],
+    grouped: Sequence[str] = (),
+    rows: tuple[int, int] | None = None,
 ) -> TableDecoder | None:
     """Return a decoder of integer columns of a table; None if SQLite must read them.
 
-    `grouped` are further columns, with few different rows. `connection` has the same file open; the decoder does not
-    keep it.
+    `grouped` are further columns, with few different rows, and `rows` those of TableDecoder. `connection` has the same
+    file open; the decoder does not keep it.
     """
     names = _stored_columns(connection, table, [*columns, *grouped])
     query = "SELECT rootpage FROM main.sqlite_master WHERE type = 'table' AND name = ?"
     roots = [root for (root,) in connection.execute(query, (table,)).fetchall()]
     if not columns or names is None or len(roots) != 1 or not isinstance(roots[0], int):
         return None
-    return TableDecoder(path, roots[0], tuple(names), tuple(columns), tuple(grouped))
+    return TableDecoder(path, roots[0], tuple(names), tuple(columns), tuple(grouped), rows)
 
 
 def _stored_columns(connection: sqlite3.Connection, table: str, wanted: list[str]) -> list[str] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -179,6 +180,37 @@ def _children(raw: bytes) -> Numbers:
         raise NotPlainError
     numbers = page[np.append(cells, LAST_CHILD)[:, None] + np.arange(4)]
     return numbers.view(">u4").ravel().astype(np.int64)
+
+
+def leaves_of_rows(pages: Pages, leaves: Numbers, rows: tuple[int, int]) -> tuple[Numbers, range]:
+    """Return the leaves that hold the row ids [first, stop), and the row ids that they hold.
+
+    Raises NotPlainError if no leaf holds them. Where row ids are missing, the leaves hold fewer rows than row ids.
+    """
+
+    def edge(number: int, last: bool) -> int:
+        return _row_id(pages.page(number), last)
+
+    numbers = leaves.tolist()
+    low = max(bisect_right(numbers, rows[0], key=lambda number: edge(number, False)) - 1, 0)
+    high = bisect_left(numbers, rows[1], key=lambda number: edge(number, False))
+    if high <= low:
+        raise NotPlainError
+    return leaves[low:high], range(edge(numbers[low], False), edge(numbers[high - 1], True) + 1)
+
+
+def _row_id(page: bytes, last: bool) -> int:
+    """Return the row id of the first or the last row of a leaf."""
+    count = int.from_bytes(page[3:5], "big")
+    pointer = HEADER_SIZE[LEAF] + 2 * (max(count, 1) - 1 if last else 0)
+    at = int.from_bytes(page[pointer : pointer + 2], "big")
+    if page[0] != LEAF or not 0 < at < len(page) - MAX_VARINT_BYTES:
+        raise NotPlainError
+    while page[at] > 127:
+        at += 1
+        if at > len(page) - MAX_VARINT_BYTES:
+            raise NotPlainError
+    return _first_varint(page[at + 1 : at + 1 + MAX_VARINT_BYTES])
 
 
 def after_varints(flat: Bytes, at: Numbers) -> Numbers:

@@ -211,7 +211,7 @@ def _read_tables(
     decoders = {
         name: decoder
         for name, wanted in sorted(columns.items(), key=lambda item: not raw.TABLES[item[0]].text)
-        if wanted and name not in rows and (decoder := _decoder(path, export, name, wanted)) is not None
+        if wanted and (decoder := _decoder(path, export, name, wanted, rows.get(name))) is not None
     }
     with ThreadPoolExecutor(DECODER_THREADS) as threads:
         decoded = {name: threads.submit(decoder.decode) for name, decoder in decoders.items()}
@@ -230,14 +230,16 @@ def _read_tables(
     return {name: frames[name] for name in names}, kernels and kernels.groups
 
 
-def _decoder(path: Path, export: Export, table: str, columns: list[str]) -> TableDecoder | None:
+def _decoder(
+    path: Path, export: Export, table: str, columns: list[str], rows: tuple[int, int] | None
+) -> TableDecoder | None:
     """Return the decoder of a table's numbers; None if every row has a text, which SQLite must read anyway."""
     wanted = raw.TABLES[table]
     if not set(wanted.text).isdisjoint(wanted.needed):
         return None
     grouped = [column for column in columns if table == raw.KERNEL and column in raw.SHAPE_COLUMNS]
     numbers = [column for column in columns if column not in (*wanted.text, *grouped)]
-    return table_decoder(path, export.connection, table, numbers, grouped)
+    return table_decoder(path, export.connection, table, numbers, grouped, rows)
 
 
 def _read_table(
@@ -262,9 +264,9 @@ def _read_table(
     if len(texts) == 1 and (text := _sparse_text(export, table, texts[0], len(frame), problems)) is not None:
         return frame.with_columns(text).select(columns)
     notes: list[str] = []
-    text_frame = _read_with_sqlite(export, table, texts, notes)
+    text_frame = _read_with_sqlite(export, table, texts, notes, rows)
     if len(text_frame) != len(frame):
-        return _read_with_sqlite(export, table, columns, problems)
+        return _read_with_sqlite(export, table, columns, problems, rows)
     problems.extend(notes)
     return pl.concat([frame, text_frame], how="horizontal").select(columns)
 
