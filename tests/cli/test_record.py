@@ -279,3 +279,14 @@ def test_process_alone_has_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.setenv("SLURM_PROCID", "0")  # a batch script outside of a job step
     assert recording.rank_of_process() is None
+
+
+@pytest.mark.parametrize(("version", "status"), [((2026, 2, 1), machine.OK), ((2026, 3, 0), machine.WARNING)])
+def test_doctor_says_which_version_is_known(
+    monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], status: str
+) -> None:
+    monkeypatch.setattr(machine, "installed_nsys", lambda: "nsys")
+    monkeypatch.setattr(machine, "version_of_nsys", lambda _: version)
+    check = next(machine.checks())
+    assert (check.name, check.status) == ("nsys", status)
+    assert check.text.endswith("exports up to 2026.2 are known") and bool(check.remedy) == (status == machine.WARNING)

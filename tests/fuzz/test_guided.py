@@ -21,14 +21,7 @@ FOUND = {
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_fast_and_slow_readers_agree(name: str, tmp_path: Path) -> None:
+def test_fast_and_slow_readers_agree(name: str) -> None:
     reached = [text.encode("latin-1") for text in REACHED.get(name, ())]
-    for data in (*seeds(name), *reached, *FOUND.get(name, ()), b"", b"\x00"):
-        TARGETS[name](data, tmp_path)
-
-
-def test_flipped_bit_that_sqlite_notices(tmp_path: Path) -> None:
-    """A flipped bit in the serial types gave other figures, although SQLite reports a damaged file."""
-    whole = seeds("pages")[1]
-    for at in range(512, len(whole), 23):
-        TARGETS["pages"](whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :], tmp_path)
+    for data in (*seeds(), *reached, *FOUND.get(name, ()), b"", b"\x00"):
+        TARGETS[name](data)

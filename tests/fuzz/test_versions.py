@@ -53,6 +53,9 @@ SHAPES: Mapping[str, Sequence[str]] = {
     "sparse string ids": SPARSE,
     "no list of GPUs": ["DROP TABLE TARGET_INFO_GPU"],
     "eight GPUs listed, one used": EIGHT,
+    "rows in another order, as from 2025.6 on": ["disorder"],
+    "an unknown table": ["CREATE TABLE NVTX_COUNTERS_MADE_BY_HAND (timestamp INT, counterId INT, value REAL)",
+        "INSERT INTO NVTX_COUNTERS_MADE_BY_HAND VALUES (1, 2, 3.5)"],
     "empty tables of other tools": [f"CREATE TABLE {name} (start INTEGER, end INTEGER)"
         for name in (f"{K}OPENACC_DATA", "MPI_P2P_EVENTS", f"{K}GRAPH_TRACE_", "OSRT_API")],
     "times since 1970": [f'UPDATE {table} SET start = start + 1795251074194803813, "end" = "end" + 1795251074194803813'
@@ -79,6 +82,10 @@ def _apply(path: Path, statement: str) -> None:
         enums = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE name LIKE 'ENUM%'")]
         connection.close()
         change(path, *(f'DROP TABLE "{name}"' for name in enums))
+    elif statement == "disorder":
+        for table in (*GPU, f"{K}RUNTIME", f"{K}SYNCHRONIZATION", "NVTX_EVENTS"):
+            order = f"CREATE TABLE moved AS SELECT *, 7 AS other FROM {table} ORDER BY (rowid * 7919) % 10007"
+            change(path, order, f"DROP TABLE {table}", f"ALTER TABLE moved RENAME TO {table}")
     elif statement == "reorder":
         change(path, f"CREATE TABLE {K}KERNEL AS SELECT 7 AS another, * FROM old", "DROP TABLE old")
     else:

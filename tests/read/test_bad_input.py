@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,12 +13,8 @@ from traceview.errors import (
     NoGpuWorkError,
     NotAnExportError,
     NotFoundError,
-    TraceviewError,
 )
 from traceview.pipeline import analyze, open_trace
-from traceview.report.analysis import to_json
-
-CAPTURE = "cudagraph.sqlite"
 
 
 def test_no_such_file(tmp_path: Path) -> None:
@@ -92,35 +86,6 @@ def test_views_are_not_run(report: Path) -> None:
         "(SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS start FROM n",
     )
     assert open_trace(changed).ranges.is_empty()
-
-
-def flip(data: bytearray, chance: random.Random) -> None:
-    for _ in range(chance.choice([1, 10, 300])):
-        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
-
-
-def blank(data: bytearray, chance: random.Random) -> None:
-    start = chance.randrange(len(data))
-    data[start : start + 4096] = bytes(len(data[start : start + 4096]))
-
-
-@pytest.mark.parametrize("damage", [flip, blank])
-def test_damaged_exports(tmp_path: Path, damage: Callable[[bytearray, random.Random], None]) -> None:
-    content = sample(CAPTURE).read_bytes()
-    path = tmp_path / "report.sqlite"
-    message = 0
-    for seed in range(15):
-        data = bytearray(content)
-        damage(data, random.Random(seed))
-        path.write_bytes(data)
-        try:
-            to_json(analyze(path))
-        except TraceviewError as error:
-            assert "\n" not in str(error)
-            message += 1
-        assert path.read_bytes() == data
-        assert list(tmp_path.iterdir()) == [path]
-    assert message > 0
 
 
 @pytest.mark.parametrize("name", ["run.sqlite", "run.nsys-rep", "trace.json.gz", "run.qdrep"])

@@ -11,8 +11,8 @@ import click
 import pytest
 
 from tests.build_export import Call, Kernel, Nvtx, build_export
-from tests.fuzz.odd_databases import page_size
 from tests.fuzz.test_hostile import interior, run
+from tests.read.shared_pages import page_size
 from traceview.cli import cli
 from traceview.mcp.agents import Tools
 from traceview.mcp.captures import Captures
@@ -24,7 +24,6 @@ LIMIT, MEMORY = "50MB", 3 << 30
 ARGUMENTS: dict[str, Sequence[str]] = {
     "analyze": ("BOMB", "--no-html"),
     "compare": ("BOMB", "BOMB"),
-    "doctor": ("BOMB",),
     "export": ("BOMB", "--format", "parquet"),
     "fleet": ("BOMB", "--no-html", "--workers", "1"),
     "info": ("BOMB",),

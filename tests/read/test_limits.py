@@ -16,8 +16,8 @@ import pytest
 
 from tests.captures import ROOT, sample
 from tests.cli.command import Command
-from tests.fuzz.odd_databases import share_overflow
 from tests.read.kineto.test_hostile import CALL, KERNEL, trace
+from tests.read.shared_pages import share_overflow
 from tests.read.test_formats import REPORT, as_directory, script, zstd
 from traceview.errors import ReportError
 from traceview.read.raw import as_text

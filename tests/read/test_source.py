@@ -20,16 +20,6 @@ from traceview.read.formats import as_sqlite, read_capture
 from traceview.read.sqlite import reader
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["a b.sqlite", "100%25?mode=rwc#x.sqlite", "häß 東京.sqlite", "line\nend.sqlite", os.fsdecode(b"\xff.sqlite")],
-)
-def test_unusual_file_names(tmp_path: Path, name: str) -> None:
-    path = build_export(tmp_path / name, kernels=[Kernel()])
-    assert len(open_trace(path).operations) == 1
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_control_characters_in_names(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError) as caught:
         open_trace(tmp_path / "a\n\x1b[31mb\u202ec.sqlite")

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.captures import ROOT, sample
-from tests.fuzz.row_counts import run_cases
 from traceview.captures.info import describe
 from traceview.captures.redact import redact
 from traceview.errors import DamagedExportError
@@ -164,11 +163,3 @@ def test_one_place_opens_databases() -> None:
     selecting = {name for name, text in sources.items() if re.search(r"\bSELECT\b.*\bFROM\b", text)}
     pages = "traceview/read/sqlite/decoder.py"  # it asks for the root page of a table
     assert selecting == {"traceview/read/sqlite/database.py", pages}
-
-
-def test_odd_databases(tmp_path: Path) -> None:
-    """A short run of scripts/row-counts."""
-    totals = run_cases(1, range(20), tmp_path)
-    totals.add(run_cases(1, range(25_392, 25_393), tmp_path))  # the model of what-if had no work
-    assert not totals.differences
-    assert totals.counts["redact passed"] > 15 and totals.counts["analyze passed"] > 15
