@@ -22,7 +22,7 @@ DUAL = sample("dual.sqlite")  # 19,000 events in 273 ms
 
 def small_memory(monkeypatch: pytest.MonkeyPatch, events: int) -> None:
     """Leave room for so many events."""
-    free = int(events * stretch.BYTES_PER_EVENT / stretch.SHARE_OF_FREE) + 1
+    free = int((events * stretch.BYTES_PER_EVENT + stretch.BYTES_PER_PROCESS) / stretch.SHARE_OF_FREE) + 1
     monkeypatch.setattr(stretch, "free_memory", lambda: free)
 
 

@@ -17,7 +17,7 @@ from traceview.model.times import window_between
 from traceview.model.trace import Window
 from traceview.model.units import plain, size
 from traceview.read import raw
-from traceview.read.memory import free_memory
+from traceview.read.memory import BYTES_PER_PROCESS, free_memory
 from traceview.read.raw import Stretch, Wanted
 from traceview.read.sqlite.database import Export
 
@@ -38,7 +38,7 @@ def stretch_that_fits(export: Export, wanted: Wanted | None = None, memory: int 
     """
     tables = {name: ids for name in raw.TABLES if (ids := _row_ids(export, name)) is not None}
     free = free_memory() if memory is None else memory
-    capacity = int(SHARE_OF_FREE * free / BYTES_PER_EVENT)
+    capacity = int((SHARE_OF_FREE * free - BYTES_PER_PROCESS) / BYTES_PER_EVENT)
     work = {name: ids for name, ids in tables.items() if name in raw.GPU_WORK}
     if sum(stop - first for first, stop in tables.values()) <= capacity or not work:
         return None
