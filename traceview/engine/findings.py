@@ -85,11 +85,7 @@ def _gpu_work(analysis: Analysis, use: DeviceUse, whole: Activity) -> GpuWork:
 
 def _build_nesting(trace: Trace) -> Nesting:
     start, end, thread = (trace.ranges[name].to_numpy() for name in ("start", "end", "thread"))
-    times = [frame[name].to_numpy() for frame in (trace.api, trace.operations) for name in ("start", "end")]
-    edges = [edge for column in times if len(column) for edge in (column.min(), column.max())]
-    if trace.window is not None:
-        edges += [trace.window.start, trace.window.end]
-    return Nesting.build(start, end, thread, np.array(edges, np.int64))
+    return Nesting.build(start, end, thread)
 
 
 def find(

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from traceview.engine.iterations import LocatedIterations, locate_iterations
 from traceview.measure import all_measures
 from traceview.measure.activity import Activity, active_devices
 from traceview.measure.base import CaptureInput, fill_tables
@@ -19,7 +18,7 @@ from traceview.measure.devices import (
 )
 from traceview.measure.gaps import ThreadStates
 from traceview.measure.host import HostIdle, with_host_states
-from traceview.measure.iterations import build_iterations
+from traceview.measure.iterations import LocatedIterations, build_iterations, locate_iterations
 from traceview.measure.iterations.times import MeasuredDevices, breakdown
 from traceview.measure.notes import capture_notes
 from traceview.measure.nvtx import Projection, project_operations

@@ -139,14 +139,10 @@ class Nesting(NamedTuple):
     edges: dict[int, tuple[int, int]]
 
     @classmethod
-    def build(cls, start: Times, end: Times, thread: Times, moments: Times | None = None) -> Nesting:
-        """Index ranges, which may overlap in any way; with `moments`, those that may be open at one of them."""
-        rows = np.arange(len(start))
-        if moments is not None:
-            rows = np.flatnonzero((start <= moments.max()) & (end > moments.min())) if len(moments) else rows[:0]
-        own_start, own_end, ordered = start[rows], end[rows], thread[rows].astype(np.int64)
-        order = np.lexsort((-own_end, own_start, ordered))
-        rows, ordered = rows[order], ordered[order]
+    def build(cls, start: Times, end: Times, thread: Times) -> Nesting:
+        """Index ranges, which may overlap in any way."""
+        rows = np.lexsort((-end, start, thread))
+        ordered = thread[rows].astype(np.int64)
         borders = np.flatnonzero(np.diff(ordered, prepend=-2, append=-2)) if len(rows) else rows
         edges = {int(ordered[first]): (int(first), int(last)) for first, last in pairwise(borders)}
         return cls(rows, start[rows], end[rows], _earlier_places(end[rows], borders), edges)
@@ -215,7 +211,7 @@ def innermost_ranges(start: Times, end: Times, thread: Times, query_thread: Time
     """Return the row of the innermost range that is open on each thread at each moment, or -1."""
     if len(start) == 0:
         return np.full(len(moments), -1, np.int64)
-    nesting = Nesting.build(start, end, thread, moments)
+    nesting = Nesting.build(start, end, thread)
     place = nesting.innermost(query_thread.astype(np.int64), moments)
     return nesting.rows_at(place)
 
@@ -233,9 +229,9 @@ class Stretches(NamedTuple):
     place: Times
 
     @classmethod
-    def build(cls, start: Times, end: Times, thread: Times, moments: Times | None = None) -> Stretches:
-        """Cut the threads at every start and end of their ranges; `moments` are those of Nesting.build."""
-        nesting = Nesting.build(start, end, thread, moments)
+    def build(cls, start: Times, end: Times, thread: Times) -> Stretches:
+        """Cut the threads at every start and end of their ranges."""
+        nesting = Nesting.build(start, end, thread)
         edges = np.concatenate([nesting.start, nesting.end])
         times = sorted_unique(edges)
         # Ranks replace moments because thread * ns may overflow.
@@ -306,9 +302,7 @@ def project_operations(trace: Trace) -> Projection:
     """Find the ranges of every operation. An operation without a launch in the capture belongs to no range."""
     launch = launch_rows(trace.operations).astype(np.int64)  # int64 indexes without a conversion
     start, end, thread = (trace.ranges[name].to_numpy() for name in ("start", "end", "thread"))
-    # A part of a capture has the ranges of the whole capture: only those that its calls need are cut.
-    moments = np.concatenate([trace.api["start"].to_numpy(), trace.captures["start"].to_numpy()])
-    stretches = Stretches.build(start, end, thread, moments)
+    stretches = Stretches.build(start, end, thread)
     if trace.api.is_empty() or trace.ranges.is_empty():
         none = np.zeros(min(len(launch), 1), np.int64)
         return Projection(stretches, len(launch), none, none, none > 0)

@@ -2,7 +2,7 @@
 
 An operation is tiny if it takes less time than its launch. Kernels of layers never count, however short they are:
 matrix products, convolutions, attention, and kernels that are already fused. A deep model of small layers is not a
-storm. Findings, predictions and the borders of parts share these definitions.
+storm. Findings and predictions share these definitions.
 """
 
 from __future__ import annotations

@@ -312,7 +312,7 @@ class Trace:
 
     @property
     def own_calls(self) -> pl.DataFrame:
-        """The rows of `api` that begin in the window: in a part of a capture, the calls that belong to the part."""
+        """The rows of `api` that begin in the window."""
         if self.window is None:
             return self.api
         first, last = np.searchsorted(self.api["start"].to_numpy(), (self.window.start, self.window.end)).tolist()

@@ -10,12 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from traceview import intervals
-from traceview.engine.iterations import locate_iterations
 from traceview.errors import NotAnExportError, RequestError
 from traceview.intervals import Times
 from traceview.measure.activity import KERNEL, Activity, active_devices, no_gpu_work
 from traceview.measure.gaps import ThreadStates, device_gaps, find_idle_gaps
-from traceview.measure.iterations import IterationRanges
+from traceview.measure.iterations import IterationRanges, locate_iterations
 from traceview.measure.iterations.kinds import iteration_kinds
 from traceview.measure.iterations.times import IterationLaunches, IterationTimes, MeasuredDevices, breakdown
 from traceview.model.analysis import CAUSES, NotMeasured, kinds_words

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from traceview.engine.iterations import locate_iterations
 from traceview.measure.activity import active_devices
 from traceview.measure.gaps import ThreadStates, device_gaps, find_idle_gaps
-from traceview.measure.iterations import build_iterations
+from traceview.measure.iterations import build_iterations, locate_iterations
 from traceview.measure.iterations.times import MeasuredDevices, breakdown
 from traceview.model.analysis import Iterations, NotMeasured
 from traceview.model.trace import Trace

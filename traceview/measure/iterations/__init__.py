@@ -5,8 +5,8 @@ Its rows have the figures of each iteration, and their spread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
 from fractions import Fraction
 from itertools import compress, starmap
 from typing import NamedTuple
@@ -32,16 +32,18 @@ from traceview.measure.iterations.candidates import (
     with_other_loop,
 )
 from traceview.measure.iterations.kinds import iteration_kinds
-from traceview.measure.iterations.launches import LaunchSequence
+from traceview.measure.iterations.launches import LaunchSequence, launch_sequence
 from traceview.measure.iterations.levels import PeriodLevel
 from traceview.measure.iterations.periods import Period, find_loops, level_candidate, period_name
 from traceview.measure.iterations.times import (
     Breakdown,
     IterationLaunches,
     IterationTimes,
+    end_of_launches,
     spread,
     unmeasured_processes,
 )
+from traceview.measure.nvtx import Projection, project_operations
 from traceview.model.analysis import (
     CAUSES,
     ITERATION_FIGURES,
@@ -57,16 +59,11 @@ from traceview.model.trace import Trace, Window
 FIGURES = tuple(f"{name}_ns" for name in ITERATION_FIGURES)
 
 
-def build_iterations(
-    where: IterationRanges, parts: Breakdown, work: IterationLaunches, listed: Sequence[int] = ()
-) -> Iterations:
-    """Return the iterations at `where` with their figures; `work` is what they launch.
-
-    `listed` are the numbers of the iterations that get a row; empty: all.
-    """
+def build_iterations(where: IterationRanges, parts: Breakdown, work: IterationLaunches) -> Iterations:
+    """Return the iterations at `where` with their figures; `work` is what they launch."""
     figures = _iteration_figures(where, parts)
     times = IterationTimes(where.start, where.end, work.finish, where.skipped)
-    rows = _build_rows(where, figures, parts.idle, times.finish, listed)
+    rows = _build_rows(where, figures, parts.idle, times.finish)
     spreads = _spreads(figures, parts.idle, where.skipped)
     return Iterations(
         range=where.range,
@@ -96,19 +93,13 @@ def _iteration_figures(where: IterationRanges, parts: Breakdown) -> dict[str, Ti
 
 
 def _build_rows(
-    where: IterationRanges,
-    figures: Mapping[str, Times],
-    idle: NDArray[np.int64],
-    finish: Times | None,
-    listed: Sequence[int],
+    where: IterationRanges, figures: Mapping[str, Times], idle: NDArray[np.int64], finish: Times | None
 ) -> tuple[Iteration, ...]:
-    numbers = listed or range(len(where.names))
-    chosen = np.array(numbers, np.intp)
-    columns: dict[str, Iterable[object]] = {name: values[chosen].tolist() for name, values in figures.items()}
-    columns["name"] = (where.names[number] for number in numbers)
-    columns["skipped"] = (number < where.skipped for number in numbers)
-    columns["gpu_end_ns"] = [None] * len(chosen) if finish is None else finish[chosen].tolist()
-    columns["idle"] = (dict(zip(CAUSES, row, strict=True)) for row in idle.T[chosen].tolist())
+    columns: dict[str, Iterable[object]] = {name: values.tolist() for name, values in figures.items()}
+    columns["name"] = where.names
+    columns["skipped"] = (number < where.skipped for number in range(len(where.names)))
+    columns["gpu_end_ns"] = [None] * len(where.names) if finish is None else finish.tolist()
+    columns["idle"] = (dict(zip(CAUSES, row, strict=True)) for row in idle.T.tolist())
     return tuple(starmap(Iteration, zip(*(columns[field.name] for field in fields(Iteration)), strict=True)))
 
 
@@ -153,50 +144,33 @@ class IterationRanges(NamedTuple):
     first_loop: int | None = None
 
 
-class LaunchSource(NamedTuple):
-    """What is known of the launches of a capture, to find iterations.
+class LocatedIterations(NamedTuple):
+    """Where the iterations are, and what they launch."""
 
-    `known` is whether any operation has its launch. `sums` returns what ranges launch. `processes` returns the
-    processes that use the measured devices, busiest first. `sequence` returns the launches of a process.
-    """
-
-    known: bool
-    sums: Callable[[], LaunchSums]
-    processes: Callable[[], list[int]]
-    sequence: Callable[[int], LaunchSequence]
+    where: IterationRanges
+    work: IterationLaunches
 
 
-def gpu_times(trace: Trace, devices: Collection[int]) -> pl.DataFrame:
-    """Return the GPU time of each process on some devices: process and total in ns."""
-    work = trace.operations.lazy().filter(pl.col("device").is_in(list(devices)))
-    return work.group_by("process").agg((pl.col("end") - pl.col("start")).sum().alias("total")).collect()
-
-
-def busiest_first(times: pl.DataFrame) -> list[int]:
-    """Return the processes of gpu_times by time."""
-    processes: list[int] = times.sort("total", "process", descending=[True, False])["process"].to_list()
-    return processes
-
-
-def choose_iterations(
+def locate_iterations(
     trace: Trace,
-    devices: Collection[int],
-    launches: LaunchSource,
-    *,
+    devices: Sequence[int],
+    projection: Projection | None = None,
     pattern: str | None = None,
     skip: int | None = None,
-) -> IterationRanges | NotMeasured:
-    """Return where the iterations of `devices`, rows of Trace.devices, are, and how many of them are warm-up.
+) -> LocatedIterations | NotMeasured:
+    """Return where the iterations of `devices`, rows of Trace.devices, are, and what they launch.
 
     They are the ranges of the phase that launches most GPU work, or the repeating unit of the launches if no phase
-    qualifies. `trace` can lack operations and calls. `pattern` is a regular expression that is searched in range names.
-    `skip` sets the number of warm-up iterations; by default, leading iterations that are longer than 1.5 times the
-    median are warm-up. Raises RequestError if `pattern` matches no range or `skip` leaves no iteration.
+    qualifies. What ranges launch outside the window counts, too. `projection` is that of the trace, if it is known.
+    `pattern` is a regular expression that is searched in range names. `skip` sets the number of warm-up iterations; by
+    default, leading iterations that are longer than 1.5 times the median are warm-up. Raises RequestError if `pattern`
+    matches no range or `skip` leaves no iteration.
     """
+    whole = trace if trace.window is None else replace(trace, window=None)
     others = unmeasured_processes(trace, devices)
     ranges = trace.ranges.with_row_index("row").filter(~pl.col("process").is_in(others))
     if pattern is None:
-        detected = _detect(trace, launches, ranges)
+        detected = _detect(whole, devices, projection, ranges)
     else:
         detected = _from_ranges(trace, matching_ranges(ranges, pattern, trace.info.file))
     if detected is None:
@@ -204,6 +178,13 @@ def choose_iterations(
     where = _clip_to_window(detected, trace.window)
     if len(where.start) == 0:
         return NotMeasured("no iteration overlaps the chosen window")
+    where = _with_warm_up(trace, where, skip)
+    until = end_of_launches(where.start, where.end)
+    work = IterationLaunches.from_trace(whole, where.process, where.start, until, devices)
+    return LocatedIterations(_up_to_last_work(where, work), work)
+
+
+def _with_warm_up(trace: Trace, where: IterationRanges, skip: int | None) -> IterationRanges:
     ratio = WARM_UP if where.source == "range" else WARM_UP_PERIOD
     wall = where.end - where.start
     skipped, why = _count_warm_up(trace, wall if skip is not None else wall[: where.first_loop], skip, ratio)
@@ -212,14 +193,16 @@ def choose_iterations(
     return where._replace(skipped=skipped, why=why)
 
 
-def _detect(trace: Trace, launches: LaunchSource, ranges: pl.DataFrame) -> IterationRanges | None:
-    if not launches.known:
+def _detect(
+    trace: Trace, devices: Sequence[int], projection: Projection | None, ranges: pl.DataFrame
+) -> IterationRanges | None:
+    if trace.operations["launch"].null_count() == len(trace.operations):
         # Without launches, no range can be tied to GPU work.
         longest = repeating_ranges(ranges)
         if longest is not None:
             return _from_ranges(trace, longest, UNPROVEN)
     elif not ranges.is_empty():
-        phases = range_phases(ranges, launches.sums())
+        phases = range_phases(ranges, LaunchSums.from_trace(trace, projection or project_operations(trace)))
         chosen = choose_phase(phases)
         if chosen is not None and not chosen.is_layer and not _in_single_pass(ranges, chosen.start):
             first, last = first_and_last(phases, chosen)
@@ -227,7 +210,7 @@ def _detect(trace: Trace, launches: LaunchSource, ranges: pl.DataFrame) -> Itera
             loops = first.ranges._replace(rows=rows)
             where = _from_ranges(trace, loops, chosen.confidence, other_phases(phases, chosen))
             return where._replace(start=start, end=end, first_loop=first_loop)
-    repeated = _from_launches(trace, launches)
+    repeated = _from_launches(trace, devices)
     return None if repeated is None or _in_single_pass(ranges, repeated.start) else repeated
 
 
@@ -255,10 +238,12 @@ def _from_ranges(
     )
 
 
-def _from_launches(trace: Trace, launches: LaunchSource) -> IterationRanges | None:
-    """Return the repeating unit of the launches of the process with the most GPU time."""
-    for process in launches.processes()[:MAX_PROCESSES]:
-        sequence = launches.sequence(process)
+def _from_launches(trace: Trace, devices: Sequence[int]) -> IterationRanges | None:
+    """Return the repeating unit of the launches of the process with the most time on the devices."""
+    work = trace.operations.lazy().filter(pl.col("device").is_in(list(devices)))
+    times = work.group_by("process").agg((pl.col("end") - pl.col("start")).sum().alias("total")).collect()
+    for process in times.sort("total", "process", descending=[True, False])["process"].head(MAX_PROCESSES).to_list():
+        sequence = launch_sequence(trace, process)
         period, levels = find_loops(sequence, trace.program.training)
         if period is not None:
             return _from_period(process, sequence, period, levels)
@@ -293,15 +278,15 @@ def _clip_to_window(where: IterationRanges, window: Window | None) -> IterationR
     return where._replace(start=start, end=end, names=names, clipped=True, first_loop=first_loop)
 
 
-def with_last_work(where: IterationRanges, work: IterationLaunches) -> tuple[IterationRanges, IterationLaunches]:
-    """Return the iterations with the last period up to the end of its own work, and what they launch.
+def _up_to_last_work(where: IterationRanges, work: IterationLaunches) -> IterationRanges:
+    """Return the iterations with the last period up to the end of its own work.
 
     Every other period lasts until the next one begins. The host leaves the last one when it has launched its work.
     """
     times = IterationTimes(where.start, where.end, work.finish, where.skipped)
     if where.source != "period" or times.runs_ahead or where.clipped:
-        return where, work
-    return where._replace(end=np.append(where.end[:-1], times.last_border)), work
+        return where
+    return where._replace(end=np.append(where.end[:-1], times.last_border))
 
 
 def _count_warm_up(trace: Trace, wall: Times, skip: int | None, ratio: Fraction) -> tuple[int, str]:

@@ -148,7 +148,7 @@ def repeating_ranges(ranges: pl.DataFrame) -> RepeatedRange | None:
 
 @dataclass(frozen=True, slots=True)
 class LaunchSums:
-    """What the ranges and processes of a capture, or of a part of it, launch. Sums of parts add up.
+    """What the ranges and processes of a capture launch.
 
     `count` and `gpu_ns` have an entry for each row of Trace.ranges: the number of operations that the range launches,
     and their GPU time; `own` is the number that the range's thread launches. `processes` has a row for each process:
