@@ -28,6 +28,13 @@ SYNC = {
 }
 AUTO_BATCH = AUTO_WORKERS = -1  # the number that stands for the word auto
 MAX_AUTO_WORKERS = 8  # more processes rarely load faster, and each holds a copy of the data set
+
+
+def _named(what: str, metavar: str = "MODULE:FUNCTION") -> dict[str, str]:
+    """Return the attributes of a setting that names an object of the user's own code."""
+    return {"pattern": REFERENCE, "expected": f"package.module:{what}", "metavar": metavar}
+
+
 DEVICE = {"pattern": r"auto|cpu|cuda(:\d+)?", "expected": "auto, cpu, cuda or cuda:N", "metavar": "auto|cpu|cuda[:N]"}
 
 
@@ -35,17 +42,9 @@ DEVICE = {"pattern": r"auto|cpu|cuda(:\d+)?", "expected": "auto, cpu, cuda or cu
 class Training:
     """How the run trains: strategy, length, precision, optimizer and error handling."""
 
-    strategy: str = setting(
-        "prefetch",
-        "how batches reach the GPU and how a step is computed; staged is experimental, and streams shows what a stream "
-        "for each phase gives",
-        choices=tuple(STRATEGIES),
-    )
+    strategy: str = setting("prefetch", "how batches reach the GPU and a step is computed", choices=tuple(STRATEGIES))
     sync: str = setting(
-        "auto",
-        "when the host waits for the GPU: every step, every N steps, or only if it is too far ahead (event); "
-        "auto: every for serial, 10 for the others",
-        **SYNC,
+        "auto", "steps between waits for the GPU; event: if too far ahead; auto: 10, serial every", **SYNC
     )
     steps: int = setting(200, "number of optimizer steps; --epochs overrides it", low=0)
     epochs: int | None = setting(None, "number of passes over the data, instead of --steps", low=1)
@@ -56,36 +55,19 @@ class Training:
     clip: float | None = setting(1.0, "clip the gradient norm to this value; none: no clipping", above=0)
     learning_rate: float = setting(3e-4, "learning rate after the warm-up", above=0)
     optimizer: str = setting(
-        "adamw",
-        "adamw, or a class or function of your own that takes parameter groups and returns an optimizer, or an "
-        "optimizer and its scheduler",
-        choices=("adamw",),
-        pattern=REFERENCE,
-        expected="package.module:function",
-        metavar="adamw|MODULE:FUNCTION",
-    )
-    weight_decay: float = setting(
-        0.01, "weight decay; parameters of one dimension, such as biases and norms, have none", low=0
-    )
-    schedule: Schedule = setting(
-        "cosine", "shape of the learning rate after the warm-up; plateau: half after validations without improvement"
-    )
+        "adamw", "adamw, or what returns an optimizer, alone or with a scheduler, for parameter groups",
+        choices=("adamw",), **_named("function", "adamw|MODULE:FUNCTION"),
+    )  # fmt: skip
+    weight_decay: float = setting(0.01, "weight decay; biases, norms and others of one dimension have none", low=0)
+    schedule: Schedule = setting("cosine", "learning rate after the warm-up; plateau: half without improvement")
     patience: int = setting(3, "number of validations without improvement that plateau accepts", low=0)
     validate_every: int = setting(0, "number of steps between measurements of the validation loss; 0: never", low=0)
     warmup: int = setting(0, "number of steps in which the learning rate rises from 0", low=0)
     empty_cache: int = setting(0, "empty the CUDA allocator's cache every N steps; 0: never", low=0)
     annotate_modules: int = setting(0, "add NVTX ranges for modules down to this depth; 0: none", low=0)
     retries: int = setting(3, "number of retries after an out-of-memory error or a transient loader error", low=0)
-    hooks: str | None = setting(
-        None,
-        "a class of your own with methods that a run calls, such as after_step; see instrument.Hooks",
-        pattern=REFERENCE,
-        expected="package.module:class",
-        metavar="MODULE:CLASS",
-    )
-    on_nan: OnNan = setting(
-        "stop", "what to do if a loss or gradient is not finite: stop the run, skip the update, or apply it"
-    )
+    hooks: str | None = setting(None, "a subclass of instrument.Hooks", **_named("class", "MODULE:CLASS"))
+    on_nan: OnNan = setting("stop", "if a loss or gradient is not finite: stop, skip the update, or apply it")
 
     def __post_init__(self) -> None:
         check_section(self)
@@ -96,21 +78,11 @@ class Model:
     """The model."""
 
     name: str = setting(
-        "transformer",
-        "model architecture, or a function of your own that returns a torch.nn.Module",
-        flag="model",
-        choices=MODEL_NAMES,
-        pattern=REFERENCE,
-        expected="package.module:function",
-        metavar=f"{'|'.join(MODEL_NAMES)}|MODULE:FUNCTION",
-    )
+        "transformer", "model architecture, or what returns a torch.nn.Module", flag="model", choices=MODEL_NAMES,
+        **_named("function", f"{'|'.join(MODEL_NAMES)}|MODULE:FUNCTION"),
+    )  # fmt: skip
     loss: str | None = setting(
-        None,
-        "loss of your own model: a function of outputs and targets, or of model and batch; "
-        "none: the model returns its loss",
-        pattern=REFERENCE,
-        expected="package.module:function",
-        metavar="MODULE:FUNCTION",
+        None, "loss(outputs, targets) or loss(model, batch); none: the model returns it", **_named("function")
     )
     layers: int = setting(4, "number of blocks", low=1, cpu=2)
     width: int = setting(1024, "hidden size", low=1, cpu=256)
@@ -119,16 +91,9 @@ class Model:
     features: int = setting(4096, "input features per position", low=1, cpu=512)
     attention: Attention = setting("auto", "backend of scaled_dot_product_attention; auto: torch selects it")
     checkpointing: Checkpointing | None = setting(
-        None,
-        "recompute activations in the backward pass to save memory: of full blocks (without a value), or selective: "
-        "all but the results of matrix products and attention",
-        bare="full",
+        None, "recompute activations to save memory: of full blocks (no value), or selective", bare="full"
     )
-    compile: CompileScope | None = setting(
-        None,
-        "compile with torch.compile: the full model (without a value), or its blocks, each once, which starts sooner",
-        bare="full",
-    )
+    compile: CompileScope | None = setting(None, "torch.compile the full model (no value) or its blocks", bare="full")
     compile_mode: CompileMode = setting("default", "mode of torch.compile")
     compile_dynamic: bool | None = setting(None, "whether torch.compile expects changing shapes; default: it finds out")
 
@@ -144,14 +109,11 @@ class Data:
     """The training data and how it is loaded."""
 
     path: Path | None = setting(
-        None,
-        "for a model of your own: a Dataset or a DataLoader, or a function that returns it; none: synthetic data",
-        flag="data",
-        metavar="MODULE:NAME",
+        None, "a Dataset, a DataLoader, or what returns it; none: synthetic data", flag="data", metavar="MODULE:NAME"
     )
     batch: int = setting(
         128,
-        "number of samples per batch and GPU; auto: as many as fit into the GPU's memory",
+        "samples per batch and GPU; auto: as many as fit",
         low=1,
         words={"auto": AUTO_BATCH},
         metavar="N|auto",
@@ -159,31 +121,18 @@ class Data:
     )
     sequence: int = setting(256, "number of positions per sample", low=1, cpu=64)
     samples: int = setting(4096, "number of synthetic samples per epoch", low=1)
-    distinct_batches: int = setting(
-        3,
-        "number of synthetic batches that are generated before the first step, kept in memory (up to pinned_budget) "
-        "and repeated; 0: generate each sample when it is needed",
-        low=0,
-    )
+    distinct_batches: int = setting(3, "synthetic batches that are kept and repeated; 0: make each sample anew", low=0)
     workers: int = setting(
-        AUTO_WORKERS,
-        "number of loader processes; 0: load in the training process; auto: one for each CPU core but one, at most 8, "
-        "and 0 for data that is in memory",
-        low=0,
-        words={"auto": AUTO_WORKERS},
-        metavar="N|auto",
-    )
+        AUTO_WORKERS, "loader processes; auto: one for each core but one, at most 8, none for data in memory",
+        low=0, words={"auto": AUTO_WORKERS}, metavar="N|auto",
+    )  # fmt: skip
     prefetch_factor: int | None = setting(None, "number of batches each worker loads ahead", low=1)
     persistent_workers: bool = setting(False, "keep the loader processes between epochs")
     preload: bool = setting(False, "generate all synthetic samples before the first step and keep them in memory")
     depth: int = setting(1, "number of batches copied ahead (prefetch, streams, staged, graph)", low=1)
     pinned_budget: int = setting(2 << 30, "maximum size of pinned host memory in bytes", low=1)
-    pin_memory: bool | None = setting(
-        None, "whether batches are in pinned memory; the strategy decides, and must agree"
-    )
-    validation: Path | None = setting(
-        None, "data for --validate-every, like --data; none: synthetic data of another seed", metavar="MODULE:NAME"
-    )
+    pin_memory: bool | None = setting(None, "whether batches are in pinned memory; must agree with the strategy")
+    validation: Path | None = setting(None, "data for --validate-every; none: of another seed", metavar="MODULE:NAME")
     validation_batches: int = setting(8, "number of batches of each rank in a validation, at most", low=1)
 
     def __post_init__(self) -> None:
@@ -222,23 +171,14 @@ class Distributed:
     """How several GPUs share the work, under torchrun."""
 
     shard: bool = setting(False, "shard parameters (FSDP2) instead of replicating them on each GPU (DDP)")
-    shard_precision: Literal["fp32", "bf16"] = setting(
-        "fp32", "precision in which sharded parameters are gathered; gradients are reduced in fp32 (FSDP2)"
-    )
-    reshard_after_forward: bool = setting(
-        True, "free gathered parameters after the forward and gather them again for the backward (FSDP2)"
-    )
-    shard_prefetch: int = setting(
-        0, "number of blocks whose parameters are gathered ahead; 0: as FSDP2 schedules them", low=0
-    )
+    shard_precision: Literal["fp32", "bf16"] = setting("fp32", "precision of gathered parameters (FSDP2)")
+    reshard_after_forward: bool = setting(True, "free gathered parameters between forward and backward (FSDP2)")
+    shard_prefetch: int = setting(0, "blocks whose parameters are gathered ahead; 0: FSDP2 decides", low=0)
     bucket_mb: float = setting(25.0, "size of a gradient bucket in MiB (DDP)", above=0)
     gradient_as_bucket_view: bool = setting(True, "store gradients in the buckets, without a copy (DDP)")
     static_graph: bool = setting(False, "declare that every step uses the same parameters (DDP)")
     no_sync: bool = setting(
-        True,
-        "with accumulation, reduce gradients once per step instead of once per micro-batch",
-        flag="ddp-no-sync",
-        off="ddp-sync",
+        True, "reduce gradients once per step, not in each backward", flag="ddp-no-sync", off="ddp-sync"
     )
 
     def __post_init__(self) -> None:
@@ -257,9 +197,7 @@ class Checkpoint:
     keep: int = setting(3, "number of most recent checkpoints to keep", low=1, flag="checkpoint-keep")
     sharded: bool = setting(False, "each rank writes its shards in the background (torch.distributed.checkpoint)")
     best: bool = setting(True, "also keep the checkpoint with the lowest loss", flag="checkpoint-best")
-    resume: str | None = setting(
-        None, "resume from a checkpoint; without a value: the latest", bare="latest", metavar="[latest|best|PATH]"
-    )
+    resume: str | None = setting(None, "resume from; no value: latest", bare="latest", metavar="[latest|best|PATH]")
 
     def __post_init__(self) -> None:
         check_section(self)
@@ -280,9 +218,7 @@ class Monitor:
     every: int = setting(10, "number of steps between records", low=1)
     jsonl: Path | None = setting(None, "write metrics to this JSON Lines file, one record per line")
     tensorboard: Path | None = setting(None, "write TensorBoard event files to this folder")
-    wandb: str | None = setting(
-        None, "log to this Weights & Biases project; WANDB_MODE=offline logs locally", metavar="PROJECT"
-    )
+    wandb: str | None = setting(None, "log to this project of Weights & Biases", metavar="PROJECT")
     progress: bool = setting(True, "show a progress bar, or lines if standard error is not a terminal")
     log_every: int = setting(100, "number of steps between these lines; 0: none", low=0)
 
@@ -294,9 +230,7 @@ class Monitor:
 class Capture:
     """The steps that a profiler records: from start up to, but not including, stop."""
 
-    start: int | None = setting(
-        None, "steps to record, by nsys -c cudaProfilerApi or --profiler: START <= step < STOP", low=0, flag="capture"
-    )
+    start: int | None = setting(None, "steps START <= step < STOP to record", low=0, flag="capture")
     stop: int | None = setting(None, "first step after the capture", low=1, flag="capture")
     profiler: Literal["nsys", "torch"] = setting("nsys", "who records these steps: nsys, or torch.profiler into a file")
     trace_file: Path = setting(Path("trace.json.gz"), "file that torch.profiler writes, for traceview and Perfetto")

@@ -1,4 +1,4 @@
-"""Asynchronous batches, NVTX phases and tokens per second for `transformers.Trainer`.
+"""Asynchronous batches and NVTX phases for `transformers.Trainer`.
 
     from instrument.hf import AsyncTrainer, AsyncTrainerMixin
 

@@ -1,4 +1,4 @@
-"""The mixin that adds asynchronous batches, NVTX ranges and throughput to a Trainer, by overriding its methods."""
+"""The mixin that adds asynchronous batches and NVTX ranges to a Trainer, by overriding its methods."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from accelerate.data_loader import (  # type: ignore[import-not-found, import-un
 )
 from transformers import TrainerCallback
 
-from instrument.hf.batches import AsyncBatches, StepRanges, StockBatches, Throughput
+from instrument.hf.batches import AsyncBatches, StepRanges, StockBatches
 from instrument.ranges import BACKWARD, CHECKPOINT, FORWARD, OPTIMIZER, VALIDATE, phase
 from instrument.streams import Stream
 
@@ -47,15 +47,14 @@ class AsyncTrainerMixin:
     `forward`, `backward`, `optimizer` (gradient clipping and step), and at times `validate` and `checkpoint`. The range
     `h2d` is on the copying thread.
 
-    Log entries with a loss also get `perf/step_ms`, the median host time of a step, and `perf/tokens_per_s` and
-    `perf/samples_per_s` of this process since the previous entry, without padding, evaluation and checkpoints.
+    Log entries with a loss also get `perf/step_ms`, the median host time of a step.
 
     If a dataset or collator draws random numbers in the main process (`dataloader_num_workers=0`), it draws them
     earlier than with the stock loader. With workers, the batches are the same.
 
     Args:
         *args: arguments of the Trainer.
-        enable_async_dataloader: False to use the stock loader and copies; ranges and throughput stay.
+        enable_async_dataloader: False to use the stock loader and copies; ranges stay.
         **kwargs: arguments of the Trainer.
     """
 
@@ -69,7 +68,6 @@ class AsyncTrainerMixin:
         self._overlapping = self._training = False
         self._batches: StockBatches | None = None
         self._copies: Stream | None = None
-        self._throughput = Throughput()
         self._steps = StepRanges()
         super().__init__(*args, **kwargs)
         stock: Any = super()
@@ -86,7 +84,7 @@ class AsyncTrainerMixin:
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train as the stock Trainer does; end the thread and close all ranges afterwards."""
         stock: Any = super()
-        self._training, self._throughput = True, Throughput()
+        self._training = True
         try:
             return stock.train(*args, **kwargs)
         finally:
@@ -119,10 +117,10 @@ class AsyncTrainerMixin:
         if self._batches is None or self._batches.source is not epoch_iterator:
             self._close_batches()
             self._name_engine()
-            self._begin_iteration()
+            self._steps.begin(self.state.global_step)
             self._batches = self._open_batches(epoch_iterator)
         elif not self._batches.ended:
-            self._begin_iteration()
+            self._steps.begin(self.state.global_step)
         return stock.get_batch_samples(self._batches, *args, **kwargs)
 
     def compute_loss(self, model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -132,26 +130,22 @@ class AsyncTrainerMixin:
             return stock.compute_loss(model, *args, **kwargs)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        """Add a range to the evaluation and exclude it from the throughput."""
+        """Add a range to the evaluation."""
         stock: Any = super()
-        with self._throughput.paused(), phase(VALIDATE):
+        with phase(VALIDATE):
             return stock.evaluate(*args, **kwargs)
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         stock: Any = super()
-        with self._throughput.paused(), phase(CHECKPOINT):
+        with phase(CHECKPOINT):
             stock._save_checkpoint(*args, **kwargs)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Add the throughput to an entry with a loss; the Trainer has just waited for the GPU."""
+        """Add the time of a step to an entry with a loss."""
         stock: Any = super()
         if "loss" in logs:
-            logs.update(self._steps.figures() | self._throughput.take())
+            logs.update(self._steps.figures())
         stock.log(logs, *args, **kwargs)
-
-    def _begin_iteration(self) -> None:
-        self._steps.begin(self.state.global_step)
-        self._throughput.start()
 
     def _name_engine(self) -> None:
         """Name the phases of DeepSpeed, whose engine also steps the optimizer in the accelerator's backward."""
@@ -161,17 +155,15 @@ class AsyncTrainerMixin:
             _name_phases(engine, {"backward": BACKWARD, "step": OPTIMIZER})
 
     def _open_batches(self, source: Iterator[Any]) -> StockBatches:
-        main_input = getattr(self.model, "main_input_name", "input_ids")
         if not self._overlapping:
-            return StockBatches(source, main_input, self._throughput)
+            return StockBatches(source)
         # The Trainer requests all batches of an optimizer step at once, so that many have to be ready.
         depth = max(1, self.args.gradient_accumulation_steps)
         if self._copies is None:  # one stream for all epochs, because torch caches memory per stream
             self._copies = Stream.create("copy", self.args.device)
-        return AsyncBatches(source, main_input, self._throughput, self._copies, depth)
+        return AsyncBatches(source, self._copies, depth)
 
     def _close_batches(self) -> None:
-        self._throughput.stop()
         self._steps.close()
         if self._batches is not None:
             self._batches.close()

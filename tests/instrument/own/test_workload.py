@@ -281,10 +281,11 @@ def test_first_and_last_lines(tmp_path: Path) -> None:
     assert [line.split(":")[0] for line in lines] == [
         "done at step 10",
         "parts of a step",
+        "loader",
         "memory",
         "checkpoint",
         "to continue",
     ]
     assert lines[1].startswith("parts of a step: forward ") and "sync" in lines[1]
-    assert lines[4] == "to continue: python -m instrument.train --model a:b --batch 4 --checkpoint-folder a --resume"
+    assert lines[5] == "to continue: python -m instrument.train --model a:b --batch 4 --checkpoint-folder a --resume"
     assert end_lines(outcome, [])[-1].startswith("to train longer")
