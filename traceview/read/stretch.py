@@ -6,6 +6,7 @@ rows do not ascend is searched row by row.
 
 from __future__ import annotations
 
+import sqlite3
 from bisect import bisect_left
 from collections.abc import Mapping
 
@@ -59,7 +60,10 @@ def _row_ids(export: Export, table: str) -> tuple[int, int] | None:
     """Return the first row id of a table of events and one past the last; None for another table."""
     if table not in export.tables or "start" not in export.columns(table) or "_rowid_" in export.columns(table):
         return None
-    first, last = (export.select(f"{end}(_rowid_)", table).fetchone()[0] for end in ("min", "max"))
+    try:
+        first, last = (export.select(f"{end}(_rowid_)", table).fetchone()[0] for end in ("min", "max"))
+    except sqlite3.Error:  # the table has no row ids
+        return None
     return None if first is None else (int(first), int(last) + 1)
 
 
@@ -130,11 +134,12 @@ def _wanted_window(export: Export, wanted: Wanted | None, whole: Window) -> Wind
         return None
     if wanted.range_name is None:
         return window_between(whole, wanted.start, wanted.end)
-    text, condition = "text = ?1", ""
+    named, parameters = "text = ?", [wanted.range_name]
     if "textId" in export.columns(raw.NVTX) and raw.STRINGS in export.tables:
-        text += f" OR textId IN (SELECT id FROM {raw.STRINGS} WHERE value = ?1)"
-    condition = f"WHERE ({text}) AND eventType IN (59, 60)"
-    edges = export.select("min(start), max(coalesce(end, start))", raw.NVTX, condition, (wanted.range_name,)).fetchone()
+        ids = export.select("id", raw.STRINGS, "WHERE value = ?", (wanted.range_name,)).fetchall()
+        named += f" OR textId IN ({', '.join(str(int(number)) for (number,) in ids)})"
+    condition = f"WHERE ({named}) AND eventType IN (59, 60)"
+    edges = export.select("min(start), max(coalesce(end, start))", raw.NVTX, condition, parameters).fetchone()
     return None if edges[0] is None else Window(int(edges[0]), int(edges[1]))
 
 
