@@ -62,15 +62,6 @@ def test_invalid_rows(traceview: Command, tmp_path: Path) -> None:
     assert all(width(line) <= 100 for line in out.splitlines())
 
 
-@pytest.mark.parametrize("content", [b"", b"not a database", b"SQLite format 3\x00" + b"\xff" * 4096])
-def test_file_that_is_not_an_export(traceview: Command, tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "bad.sqlite"
-    path.write_bytes(content)
-    code, out, err = traceview("info", path)
-    assert (code, out) == (2, "")
-    assert err.startswith("traceview: error: bad.sqlite: ") and err.count("\n") == 1
-
-
 def test_health(traceview: Command, tmp_path: Path) -> None:
     calls = [Call(100 * i, 100 * i + 9, correlation=i + 1) for i in range(4)]
     path = build_export(tmp_path / "made.sqlite", api=calls, kernels=[Kernel(10, 20), Kernel(50, 60, correlation=99)])

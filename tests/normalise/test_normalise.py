@@ -191,26 +191,6 @@ def test_random_exports(parts: dict[str, list[object]]) -> None:
             assert not Export(path).operations
 
 
-def test_export_versions_give_the_same_trace(tmp_path: Path) -> None:
-    """Versions of nsys differ in columns and in the place of a range's text."""
-    kernels, copies = [Kernel(10, 20)], [Copy(12, 30, correlation=2)]
-    api = [Call(5, 9), Call(9, 11, "cudaMemcpyAsync", correlation=2)]
-    old = build_export(
-        tmp_path / "old.sqlite", kernels=kernels, copies=copies, api=api, nvtx=[Nvtx(0, 50, text="step")],
-        drop=["NVTX_EVENTS.textId", "META_DATA_EXPORT"],
-    )  # fmt: skip
-    new = build_export(
-        tmp_path / "new.sqlite", kernels=kernels, copies=copies, api=api,
-        nvtx=[Nvtx(0, 50, registered="step")],
-        statements=["ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL ADD COLUMN greenContextId INTEGER"],
-    )  # fmt: skip
-    first, second = agrees(old), agrees(new)
-    for frame in ("operations", "api", "ranges", "streams", "threads", "devices"):
-        assert getattr(first, frame).equals(getattr(second, frame))
-    assert (first.info.nsys_version, first.info.schema_version) == (None, None)
-    assert (second.info.nsys_version, second.info.schema_version) == ("2024.2.3.38", "3.11.1")
-
-
 def test_repeated_correlation_ids(tmp_path: Path) -> None:
     kernels = [
         Kernel(10, 20),
