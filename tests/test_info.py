@@ -82,6 +82,18 @@ def test_gpu_work_without_processes(traceview: Command, tmp_path: Path) -> None:
         drop=["CUPTI_ACTIVITY_KIND_KERNEL.globalPid", "CUPTI_ACTIVITY_KIND_KERNEL.contextId"],
     )
     out = traceview("info", path, "-v").out
+    assert out.splitlines()[1].startswith("  UNREADABLE no command can analyze this capture: the table ")
     assert "processes  not recorded" in out and "none with GPU work" not in out
     assert "stream 7 of process ? on device 0, context ?" in out
     assert "no column 'contextId'" in " ".join(out.split())
+
+
+def test_capture_without_gpu_work_and_ranges(traceview: Command, tmp_path: Path) -> None:
+    """The analysis refuses it; with ranges it measures the host."""
+    path = build_export(tmp_path / "made.sqlite", api=[Call()])
+    reason = traceview("analyze", path, "--no-html").err.partition("made.sqlite: ")[2].strip()
+    text = " ".join(traceview("info", path).out.split())
+    assert reason and f"UNREADABLE no command can analyze this capture: {reason}" in text
+    assert "without ranges nothing is measured" in text and "DOUBT no command" not in text
+    ranges = build_export(tmp_path / "ranges.sqlite", api=[Call()], nvtx=[Nvtx(text="step")])
+    assert "UNREADABLE" not in traceview("info", ranges).out

@@ -22,7 +22,7 @@ from traceview.model.fleet import Fleet
 from traceview.model.trace import Trace
 from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.model.whatif import WhatIf
-from traceview.pipeline import TimeWindow, analyze, analyze_trace, narrowed_trace, open_trace
+from traceview.pipeline import TimeWindow, analyze, analyze_trace, check_window, narrowed_trace, open_trace
 from traceview.ranks.merged_trace import with_answers
 from traceview.replay import prediction
 from traceview.replay.changes import ranks as data_parallel
@@ -92,7 +92,7 @@ def export(
         capture: A path, a Trace or an Analysis.
         path: The file or, for "parquet", the folder. A file that ends with .gz is compressed.
         format: "perfetto" or "parquet".
-        window: Export only this part of the capture, as in `analyze`.
+        window: Export only this time, as in `analyze`.
         range_name: Export only the time of the NVTX ranges with this name.
         device: Export only this GPU, for example "GPU 0", and its processes.
 
@@ -104,6 +104,7 @@ def export(
     if isinstance(capture, (str, Path)):
         check_different([Path(capture)], [Path(path)])
     check_output(format, Path(path))
+    check_window(window, range_name)
     trace = capture.trace if isinstance(capture, Analysis) else capture
     trace = trace if isinstance(trace, Trace) else open_trace(trace)
     contents = collect(narrowed_trace(trace, window, range_name), device)

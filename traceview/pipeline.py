@@ -51,6 +51,12 @@ def open_trace(path: str | Path, wanted: Wanted | None = None) -> Trace:
     return trace
 
 
+def check_window(window: TimeWindow, range_name: str | None) -> None:
+    """Raise RequestError if both narrow the window."""
+    if range_name is not None and window not in (None, (None, None)):
+        raise RequestError("--range and --from/--to narrow the same window; use one of them")
+
+
 def narrowed_trace(trace: Trace, window: TimeWindow, range_name: str | None) -> Trace:
     """Return the trace in a window of time, or in that of an NVTX range. Raises RequestError.
 
@@ -100,8 +106,7 @@ def analyze_capture(
     progress: Progress | None = None,
 ) -> AnalyzedCapture:
     """Read and analyze a capture: what `traceview analyze` and `analyze` call. Raises TraceviewError."""
-    if range_name is not None and window not in (None, (None, None)):
-        raise RequestError("--range and --from/--to narrow the same window; use one of them")
+    check_window(window, range_name)
     report_step = progress or (lambda _step, _done: None)
     report_step("read", 0.0)
     if isinstance(report, Trace):

@@ -108,6 +108,23 @@ def test_conditions_on_a_comparison_are_changes() -> None:
     assert not checks("compare", "against[0].ratio > 1.03")[0] and not checks("compare", "iteration > -10%")[0]
 
 
+def test_short_names_of_a_comparison_are_mean_parts_of_the_mean_time(tmp_path: Path) -> None:
+    """They are known of documents, too, which lack medians of parts where the GPU ends iterations."""
+    path = tmp_path / "dual.json"
+    path.write_text(analyzed(sample("dual.sqlite")).to_json(), encoding="utf-8")
+    documents = compare(path, analyzed(sample("serial.sqlite")), cut="gpu")
+    assert documents.against[0].parts == ()
+    for document in (real("compare"), of_comparison(documents)):
+        against = document["against"][0]
+        parts = {name: part["difference_ns"] for name, part in against["mean_parts"].items()}
+        idle = sum(ns for name, ns in parts.items() if name.startswith("idle."))
+        before = against["time"]["before_ns"]
+        for name, ns in (("idle", idle), *((name, parts[name]) for name in ("compute", "exposed_h2d", "exposed_d2h"))):
+            passed, reason = checks("compare", f"{name} >= -999999%", document)
+            change = f"{exact_duration(ns)} of {exact_duration(before)})"
+            assert not passed and reason.startswith(f"{name} changed by ") and change in reason, reason
+
+
 def test_conditions_on_a_fleet_name_the_worst_rank() -> None:
     rank = max(real("fleet")["ranks"], key=lambda rank: rank["lag_ns"])
     share = 100 * rank["lag_ns"] / rank["typical_own_ns"]
@@ -144,8 +161,8 @@ def test_every_short_name_has_a_figure(command: str) -> None:
         ("compare", "time > 3%", "iteration"),
         ("compare", "wall > 3%", "iteration"),
         ("compare", 'kernel:"gemm" > 3%', "against[].kernels[].cost_ns"),
-        ("compare", "idle.host > 3%", "against[].parts.idle.host.difference_ns"),
-        ("compare", "twice > 3ms", "against[].parts.twice.difference_ns"),
+        ("compare", "idle.host > 3%", "against[].mean_parts.idle.host.difference_ns"),
+        ("compare", "twice > 3ms", "against[].mean_parts.twice.difference_ns"),
         ("compare", "launches > 0", "against[].host.launches.difference"),
         ("compare", "sync.count > 0", "against[].host.sync.count.difference"),
         ("compare", "implicit_sync.cost > 0", "against[].host.implicit_sync.cost.difference_ns"),

@@ -59,7 +59,7 @@ def test_standard_output(report: Path, tmp_path: Path, traceview: Command) -> No
 
 
 REFUSED = [
-    (["--format", "json"], "unknown format 'json'; choose one of perfetto, parquet"),
+    (["--format", "json"], "'json' is not one of 'perfetto', 'parquet'"),
     (["--format", "csv"], "`traceview export --format csv` is gone: `--format parquet` writes the tables"),
     (["--format", "collapsed-host"], "`traceview export --format collapsed-host` is gone: the page of"),
     (["--until", "300ms"], "No such option '--until'"),

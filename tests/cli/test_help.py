@@ -36,6 +36,14 @@ def test_examples_parse(name: str) -> None:
         command.make_context(name, words[2:]).close()
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_common_option_has_one_line(name: str) -> None:
+    command = command_named(name)
+    text = command.get_help(click.Context(command, info_name=f"traceview {name}")).partition("Examples:")[2]
+    options = text.partition("\n\n")[2].splitlines()
+    assert [line for line in options if not re.match(r"  -.*  \S|\S.*:$|$", line)] == []
+
+
 def test_list_of_commands_fits_a_screen(traceview: Command) -> None:
     assert len(COMMANDS) <= 10
     assert traceview("--help").out.count("\n") <= SCREEN

@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from traceview.errors import DamagedExportError
+from traceview.measure.activity import no_gpu_work
 from traceview.measure.devices import count_unmatched
 from traceview.measure.nvtx import phase_names
 from traceview.model.program import capture_advice, missing_in_trace
@@ -34,6 +35,7 @@ MAX_LISTED_RANGES = 10
 MAX_LISTED_RANKS = 8  # and as many process groups
 BRIEF_TABLES, BRIEF_RANGES = 5, 4  # without --verbose
 LABEL = 13  # columns that the labels take
+UNREADABLE = "unreadable"  # id of the note on a capture that cannot be analyzed
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +69,10 @@ class CaptureContents:
     others: tuple[str, ...]
     ranges: tuple[tuple[str, int], ...]
     missing: tuple[str, ...]
-    profiler: str = "nsys"
-    health: tuple[Note, ...] = ()
-    passed: tuple[str, ...] = ()
-    distributed: DistributedInfo | None = None
+    profiler: str
+    health: tuple[Note, ...]
+    passed: tuple[str, ...]
+    distributed: DistributedInfo | None
 
 
 def describe(report: str | Path) -> CaptureContents:
@@ -114,13 +116,18 @@ def _health(
         capture = made or SqliteReader().read(database)
         trace = normalise(capture)
     except DamagedExportError as error:
-        text = f"no command can analyze this capture: {str(error).partition(': ')[2]}"
-        return read_tables_with_gaps(export, SHOWN), (), (Note("unreadable", text, ("every figure",)),), ()
+        return read_tables_with_gaps(export, SHOWN), (), (_refusal(str(error).partition(": ")[2]),), ()
+    nothing = trace.operations.is_empty() and trace.ranges.is_empty()
     unlaunched = _unlaunched_note(trace)
     problems = trace.info.left_out if made is None else ()
     complete = ("all GPU work has its launch in the capture",) if unlaunched is None and len(trace.operations) else ()
-    notes = (*trace.info.health, *([unlaunched] if unlaunched else []), *problems)
+    refused = [_refusal(no_gpu_work(trace))] if nothing else []
+    notes = (*refused, *trace.info.health, *([unlaunched] if unlaunched else []), *problems)
     return capture.tables, _ranges(trace), notes, (*complete, *trace.info.passed)
+
+
+def _refusal(reason: str) -> Note:
+    return Note(UNREADABLE, f"no command can analyze this capture: {reason}", ("every figure",))
 
 
 def _unlaunched_note(trace: Trace) -> Note | None:
@@ -168,7 +175,8 @@ def _ranges(trace: Trace) -> tuple[tuple[str, int], ...]:
 def _missing(tables: Mapping[str, int], ranges: bool, lost_ranges: str | None, profiler: str) -> Iterator[str]:
     remedy = capture_advice(profiler)
     if not any(tables.get(name) for name in raw.GPU_WORK):
-        yield f"GPU work: only ranges, iterations and times of the host are measured; capture it with {remedy.gpu}"
+        rest = "only ranges, iterations and times of the host are" if ranges else "without ranges nothing is"
+        yield f"GPU work: {rest} measured; capture it with {remedy.gpu}"
     elif not tables.get(raw.KERNEL) and tables.get(raw.GRAPH):
         yield "single kernels: CUDA graphs were traced as a whole; capture with --cuda-graph-trace=node"
     elif not tables.get(raw.KERNEL):
@@ -217,6 +225,9 @@ def lines(contents: CaptureContents, columns: int, *, verbose: bool) -> Iterator
 
 def _first_lines(contents: CaptureContents, columns: int) -> Iterator[str]:
     yield middle(plain(contents.file, 200), columns)
+    for note in contents.health:
+        if note.id == UNREADABLE:
+            yield from _labelled("UNREADABLE", note.text, columns)
     version = f"nsys {contents.nsys_version or 'unknown'}, export schema {contents.schema_version or 'unknown'}"
     yield from _labelled("version", version if contents.profiler == "nsys" else contents.profiler, columns)
     yield from _labelled("GPUs seen", _gpu_names(contents), columns)
@@ -288,8 +299,9 @@ def _range_lines(contents: CaptureContents, columns: int) -> Iterator[str]:
 
 def _health_lines(contents: CaptureContents, columns: int) -> Iterator[str]:
     """Yield what the profiler lost, each with the figures that it affects, and the checks that found nothing."""
-    yield from _labelled("health", "" if contents.health or contents.passed else "nothing to check", columns)
-    for note in sorted(contents.health, key=lambda note: (not note.affects, note.id != "left_out")):
+    notes = [note for note in contents.health if note.id != UNREADABLE]
+    yield from _labelled("health", "" if notes or contents.passed else "nothing to check", columns)
+    for note in sorted(notes, key=lambda note: (not note.affects, note.id != "left_out")):
         affected = f" (affects {', '.join(note.affects)})" if note.affects else ""
         yield from _labelled("  DOUBT" if note.affects else "  note", note.text + affected, columns)
     for check in contents.passed:

@@ -34,7 +34,7 @@ COMMANDS = {
 }
 # Options by what they are about, as --help lists them. Those below "/" are only in --help-all.
 GROUPS = {
-    "Input": "changes / others nsys unprofiled_ms max_decoded",
+    "Input": "changes / others nsys unprofiled_ns max_decoded",
     "What is measured": "traced python gpu_metrics delay seconds iterations start end iteration skip device "
     "faster ranks gradients all_ranks / whole range_name flops_per_iteration cut min_change margin",
     "Output": "form output names lists html html_path markdown json_path no_html opened replaces "

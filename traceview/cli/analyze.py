@@ -13,7 +13,9 @@ from click.core import ParameterSource
 from traceview.cli import command
 from traceview.cli.checks import exit_if_failed, with_checks
 from traceview.cli.options import (
+    DEVICE,
     FILE,
+    ITERATION,
     JSON,
     MARKDOWN,
     NO_HTML,
@@ -21,12 +23,16 @@ from traceview.cli.options import (
     OUTPUT,
     QUIET,
     REPORT,
+    SKIP,
+    UNPROFILED,
     VERBOSE,
-    analysis_options,
     fail_if_option,
-    given_ns,
     page_path,
+    parse_flops,
     parse_size,
+    reading_options,
+    top_option,
+    window_options,
 )
 from traceview.cli.outputs import (
     check_outputs,
@@ -51,9 +57,7 @@ if TYPE_CHECKING:
     "traceview analyze report.sqlite --fail-if 'exposed_h2d > 5%'",
 )
 @REPORT
-@click.option(
-    "--html", type=OUTPUT, help="Write the page to this file.  [default: REPORT.overlap.html beside the report]"
-)
+@click.option("--html", type=OUTPUT, help="Write the page here.  [default: REPORT.overlap.html]")
 @NO_HTML
 @click.option(
     "--detail",
@@ -72,7 +76,24 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="A table of Nsight Compute of the same program (`ncu --csv --page raw`): what limits its kernels. Repeatable.",
 )
-@analysis_options
+@window_options
+@DEVICE
+@ITERATION
+@SKIP
+@click.option(
+    "--whole",
+    is_flag=True,
+    help="Use the whole window, not only the iterations, for findings, shares and bars.",
+)
+@click.option(
+    "--flops-per-iteration",
+    metavar="FLOPS",
+    type=parse_flops,
+    help="Floating-point operations of an iteration on one GPU, for example 1.2e15 or 1.2P, to compute its MFU.",
+)
+@top_option("Maximum number of rows in each list. Totals do not change.")
+@UNPROFILED
+@reading_options
 @fail_if_option("exposed_h2d > 5%")
 @VERBOSE
 @QUIET
@@ -92,7 +113,6 @@ def analyze(
     start: str | None,
     end: str | None,
     range_name: str | None,
-    unprofiled_ms: float | None,
     **options: Any,
 ) -> None:
     """Analyze REPORT: write one offline HTML page and print a summary.
@@ -124,7 +144,7 @@ def analyze(
 
         capture = analyze_capture(
             report,
-            AnalysisOptions(unprofiled_ns=given_ns(unprofiled_ms), **options),
+            AnalysisOptions(**options),
             window=(start, end),
             range_name=range_name,
             others=others,

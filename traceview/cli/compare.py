@@ -21,7 +21,6 @@ from traceview.cli.options import (
     SKIP,
     VERBOSE,
     fail_if_option,
-    given_ns,
     parse_milliseconds,
     reading_options,
     top_option,
@@ -45,7 +44,7 @@ BASELINES = (".traceview", "baselines")  # the folder in which earlier versions 
 )
 @click.argument("captures", type=CAPTURE, nargs=-1, metavar="BEFORE AFTER...")
 @JSON
-@click.option("--html", type=OUTPUT, help="Write a page that aligns the timelines of all captures.")
+@click.option("--html", type=OUTPUT, help="Write a page that aligns the timelines.")
 @MARKDOWN
 @ITERATION
 @SKIP
@@ -68,6 +67,7 @@ BASELINES = (".traceview", "baselines")  # the folder in which earlier versions 
 @top_option("Maximum number of kernels in the list.")
 @click.option(
     "--unprofiled-ms",
+    "unprofiled_ns",
     multiple=True,
     type=parse_milliseconds,
     metavar="MS",
@@ -77,13 +77,13 @@ BASELINES = (".traceview", "baselines")  # the folder in which earlier versions 
     "--change",
     "changes",
     metavar="ID[,ID]",
-    help="The changes of whatif that were made: show what it predicts for them from BEFORE.",
+    help="Show what whatif predicts from BEFORE for these changes.",
 )
 @fail_if_option("iteration > 3%")
 @click.option(
     "--fail-on-regression",
     is_flag=True,
-    help="Exit with code 1 when a capture is slower and the change exceeds the noise.",
+    help="Exit with code 1 if a capture is slower beyond noise.",
 )
 @reading_options
 @VERBOSE
@@ -99,7 +99,7 @@ def compare(
     cut: str,
     min_change: float,
     top: int,
-    unprofiled_ms: tuple[float, ...],
+    unprofiled_ns: tuple[int, ...],
     changes: str | None,
     conditions: tuple[str, ...],
     junit: Path | None,
@@ -132,7 +132,7 @@ def compare(
             cut=cut,
             min_change=min_change / 100,
             changes=() if changes is None else changes.split(","),
-            unprofiled_ns=[given for ms in unprofiled_ms if (given := given_ns(ms)) is not None],
+            unprofiled_ns=unprofiled_ns,
             progress=step,
         )
         checks = check_results(chosen, partial(document, comparison))

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from traceview.cli.checks import CheckResult
 from traceview.cli.options import BYTES
 from traceview.errors import RequestError
+from traceview.model.analysis import CAUSES
 from traceview.model.times import NANOSECONDS
 from traceview.model.units import exact_duration
 
@@ -42,12 +43,14 @@ UNMEASURED = ("not_measured", "unknown_because")  # keys that say why an object 
 class Quantity(NamedTuple):
     """The path of a figure, and the paths whose sum is its 100%.
 
-    `needs` is a path whose figures are not all 0 where this one was measured; in an empty list it is then 0.
+    `needs` is a path whose figures are not all 0 where this one was measured; in an empty list it is then 0. The
+    figures of the paths `added` are added to it.
     """
 
     path: str
     total: tuple[str, ...] = ()
     needs: str = ""
+    added: tuple[str, ...] = ()
 
     @property
     def unit(self) -> str:
@@ -65,6 +68,8 @@ class Quantity(NamedTuple):
 
 STEADY = ("busy", "idle", "compute", "communication", "exposed_h2d", "exposed_d2h", "exposed_communication")
 STEADY_TIME = ("devices[].steady.busy_ns", "devices[].steady.idle_ns")
+MEAN_TIME = ("against[].time.before_ns",)
+MEAN_IDLE = tuple(f"against[].mean_parts.idle.{cause}.difference_ns" for cause in CAUSES)
 SHORT_NAMES: Mapping[str, Mapping[str, Quantity]] = {
     "analyze": {
         "iteration": Quantity("iterations.time_ns"),
@@ -73,10 +78,10 @@ SHORT_NAMES: Mapping[str, Mapping[str, Quantity]] = {
         "finding": Quantity("findings[].cost_fraction", needs="devices"),
     },
     "compare": {
-        "iteration": Quantity("against[].time.difference_ns", ("against[].time.before_ns",)),
-        "idle": Quantity("against[].idle.difference_ns", ("against[].wall.before_ns",)),
+        "iteration": Quantity("against[].time.difference_ns", MEAN_TIME),
+        "idle": Quantity(MEAN_IDLE[0], MEAN_TIME, added=MEAN_IDLE[1:]),
         **{
-            name: Quantity(f"against[].parts.{name}.difference_ns", ("against[].wall.before_ns",))
+            name: Quantity(f"against[].mean_parts.{name}.difference_ns", MEAN_TIME)
             for name in ("compute", "exposed_h2d", "exposed_d2h", "exposed_communication")
         },
     },
@@ -105,7 +110,7 @@ REPLACED: Mapping[str, Mapping[str, str]] = {
     "compare": {
         "kernel": "against[].kernels[].cost_ns",
         "time|wall": "iteration",
-        r"(idle\.\w+|other|twice|no_gpu)": r"against[].parts.\1.difference_ns",
+        r"(idle\.\w+|other|twice|no_gpu)": r"against[].mean_parts.\1.difference_ns",
         r"((?:implicit_)?sync\.count|launches|kernels|copies)": r"against[].host.\1.difference",
         r"((?:implicit_)?sync\.\w+)": r"against[].host.\1.difference_ns",
     },
@@ -230,7 +235,12 @@ def _measured_figures(quantity: Quantity, document: Mapping[str, Any]) -> list[F
     needed = _figures(document, _steps(quantity.needs)) if quantity.needs else (Figure(1),)
     if _notes(steps[0], document) or not any(figure.value for figure in needed):
         return []
-    return list(_figures(document, steps)) or [Figure(0.0)] * bool(quantity.needs)
+    sums: dict[tuple[int, ...], Figure] = {}
+    for path in (quantity.path, *quantity.added):
+        for figure in _figures(document, _steps(path)):
+            before = sums.get(figure.at, Figure(0))
+            sums[figure.at] = figure._replace(value=before.value + figure.value)
+    return list(sums.values()) or [Figure(0.0)] * bool(quantity.needs)
 
 
 def _notes(key: str, document: Mapping[str, Any]) -> list[str]:

@@ -14,7 +14,6 @@ from traceview.cli.options import (
     JSON,
     OUTPUT,
     SILENT,
-    check_window,
     reading_options,
     window_options,
 )
@@ -26,12 +25,6 @@ ALL_RANKS = "all-ranks.pftrace"
 FORMATS = ("perfetto", "parquet")  # as in traceview.exporters, which this command imports later
 
 
-def _format(_context: click.Context, _option: click.Parameter, name: str) -> str:
-    if name not in FORMATS:
-        raise click.BadParameter(f"unknown format {name[:40]!r}; choose one of {', '.join(FORMATS)}")
-    return name
-
-
 @command(
     "traceview export report.sqlite",
     "traceview export report.sqlite --format parquet -o tables",
@@ -41,24 +34,23 @@ def _format(_context: click.Context, _option: click.Parameter, name: str) -> str
 @click.option(
     "--format",
     "form",
+    type=click.Choice(FORMATS),
     default="perfetto",
+    show_default=True,
     metavar="FORMAT",
-    callback=_format,
-    shell_complete=lambda _context, _option, begun: [name for name in FORMATS if name.startswith(begun)],
-    help="perfetto or parquet.  [default: perfetto]",
+    help="perfetto or parquet.",
 )
 @click.option(
     "--output",
     "-o",
     type=OUTPUT,
-    help='Write to this file or folder; a name that ends with .gz compresses a trace, "-" is standard output.  '
-    "[default: beside the report]",
+    help='The file or folder; ".gz" compresses, "-" prints it.',
 )
 @window_options
 @click.option(
     "--device",
     metavar="GPU",
-    help="Export only this device ('GPU 0' or its ordinal) and its processes.  [default: all]",
+    help="Export only this device ('GPU 0' or 0) and its processes.",
 )
 @JSON
 @reading_options
@@ -82,11 +74,12 @@ def export(
     Several reports, a folder or a quoted pattern become one Perfetto trace on one clock, with arrows between the ranks
     of a collective.
     """
-    check_window(start, end, range_name)
     from traceview.exporters import FORMATS as SUFFIXES
     from traceview.exporters import Written
+    from traceview.pipeline import check_window, narrowed_trace, open_trace
     from traceview.ranks.analyze_reports import find_reports
 
+    check_window((start, end), range_name)
     paths = find_reports(reports)
     if len(paths) > 1:
         if (start, end, range_name, device) != (None, None, None, None):
@@ -102,7 +95,6 @@ def export(
     with progress(quiet) as step:
         from traceview.exporters import collect, pieces
         from traceview.exporters import write as write_export
-        from traceview.pipeline import narrowed_trace, open_trace
 
         step("read", 0.0)
         trace = open_trace(report)

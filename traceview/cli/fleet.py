@@ -52,7 +52,7 @@ PAGE = "fleet.overlap.html"
     "traceview fleet runs --workers 4 --fail-if 'straggler > 5%'",
 )
 @click.argument("reports", nargs=-1, required=True, metavar="REPORT...")
-@click.option("--html", type=OUTPUT, help=f"Write the page to this file.  [default: {PAGE} beside the reports]")
+@click.option("--html", type=OUTPUT, help=f"Write the page here.  [default: {PAGE}]")
 @NO_HTML
 @OPEN
 @JSON
@@ -71,7 +71,7 @@ PAGE = "fleet.overlap.html"
     "--workers",
     type=click.IntRange(1, 512),
     metavar="N",
-    help="Number of local processes.  [default: one per CPU, if they have memory]",
+    help="Number of processes.  [default: one per CPU]",
 )
 @click.option(
     "--scheduler",

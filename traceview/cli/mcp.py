@@ -21,7 +21,7 @@ from traceview.errors import RequestError
     'gemini extensions install "$(traceview mcp --plugin)"',
 )
 @click.argument("captures", nargs=-1, type=FILE)
-@click.option("--skill", is_flag=True, help="Print SKILL.md, which teaches an agent how to use the tools, and exit.")
+@click.option("--skill", is_flag=True, help="Print SKILL.md, which teaches an agent the tools, and exit.")
 @click.option("--plugin", is_flag=True, help="Print the folder of the plugin for agents, and exit.")
 @reading_options
 def mcp(captures: tuple[Path, ...], skill: bool, plugin: bool) -> None:

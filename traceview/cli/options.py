@@ -8,16 +8,13 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from traceview.cli import CAPTURES
 from traceview.errors import RequestError
 from traceview.report.files import is_stdout, named_output
-
-if TYPE_CHECKING:
-    pass
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
@@ -35,18 +32,16 @@ def parse_size(text: str) -> int:
     return int(float(match[1]) * BYTES[match[2].lower()])
 
 
-def parse_milliseconds(text: str) -> float:
-    """Return a positive number of milliseconds, at most a day. Raises click.BadParameter."""
+def parse_milliseconds(text: str) -> int:
+    """Return a positive number of milliseconds, at most a day, in ns. Raises click.BadParameter."""
     ms = float(text) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{0,12})?|\.[0-9]{1,12}", text.strip()) else 0.0
     if not 0 < ms <= MAX_MS:
         raise click.BadParameter(f"invalid number of milliseconds {text[:40]!r} (for example 12.5)")
-    return ms
+    return max(round(ms * 1e6), 1)
 
 
-def parse_flops(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
+def parse_flops(text: str) -> int:
     """Return a number of operations from 1.2e15, 1.2P, 850T, or a whole number. Raises click.BadParameter."""
-    if text is None:
-        return None
     match = re.fullmatch(r"(\d{1,20}(?:\.\d{1,9})?(?:[eE]\+?\d{1,2})?)\s*([kKMGTPE]?)(?:FLOPs?)?", text.strip())
     count = round(float(match[1]) * FLOPS[match[2].upper()]) if match else 0
     if not 0 < count < MAX_FLOPS:
@@ -113,26 +108,23 @@ OUTPUT = _Output(path_type=Path)
 CAPTURE = _Capture(path_type=Path)
 
 REPORT = click.argument("report", type=CAPTURE)
-_JSON_HELP = 'Write every figure as JSON; "-" is standard output.'
-JSON = click.option("--json", "json_path", type=OUTPUT, help=_JSON_HELP)
-MARKDOWN = click.option("--markdown", type=OUTPUT, help='Write Markdown for a pull request; "-" is standard output.')
+JSON = click.option("--json", "json_path", type=OUTPUT, help='Write every figure as JSON; "-" prints it.')
+MARKDOWN = click.option("--markdown", type=OUTPUT, help='Write Markdown for a pull request; "-" prints it.')
 JUNIT = click.option("--junit", type=OUTPUT, help="Write the result of every --fail-if as JUnit's XML to this file.")
 OPEN = click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
 NO_HTML = click.option("--no-html", is_flag=True, help="Do not write the page.")
 ITERATION = click.option(
     "--iteration",
     metavar="REGEX",
-    help="NVTX ranges whose name matches REGEX are the iterations.  [default: detected]",
+    help="NVTX ranges whose name matches REGEX are iterations.",
 )
 SKIP = click.option(
     "--skip",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Leave out the first N iterations as warm-up.  [default: detected]",
+    help="Leave out the first N iterations as warm-up.",
 )
-DEVICE = click.option(
-    "--device", metavar="GPU", help="Use only this device: its id ('GPU 0') or its ordinal (0).  [default: all]"
-)
+DEVICE = click.option("--device", metavar="GPU", help="Use only this device: its id ('GPU 0') or ordinal (0).")
 VERBOSE = click.option("--verbose", "-v", is_flag=True, help="Print everything: all findings, notes and tables.")
 SILENT = click.option("--quiet", "-q", is_flag=True, help="Print nothing.")  # where there is no summary
 QUIET = click.option("--quiet", "-q", is_flag=True, help="Print no summary and no progress.")
@@ -150,7 +142,7 @@ def fail_if_option(example: str) -> Callable[[Decorated], Decorated]:
         "conditions",
         multiple=True,
         metavar="CONDITION",
-        help=f"Exit with code 1 if a figure of the JSON is so, for example '{example}'. Repeatable.",
+        help=f"Exit with code 1 if '{example}', for example.",
     )
     return together(fail_if, JUNIT)
 
@@ -193,22 +185,18 @@ _MAX_DECODED = click.option(
 reading_options = together(NSYS, _MAX_DECODED)  # options of every command that reads a capture
 UNPROFILED = click.option(
     "--unprofiled-ms",
+    "unprofiled_ns",
     type=parse_milliseconds,
     metavar="MS",
     help="The measured time of an iteration without the profiler, in place of an estimate.",
 )
 
 
-def given_ns(unprofiled_ms: float | None) -> int | None:
-    """Return --unprofiled-ms in ns."""
-    return None if unprofiled_ms is None else max(round(unprofiled_ms * 1e6), 1)
-
-
 _FROM = click.option(
     "--from",
     "start",
     metavar="TIME",
-    help="Start of the window: 120ms or 1.5s after the first GPU work; whole ns or @8.25s on the capture's clock.",
+    help="Start of the window: 120ms after the first GPU work.",
 )
 _TO = click.option("--to", "end", metavar="TIME", help="End of the window.")
 _RANGE = click.option(
@@ -217,12 +205,7 @@ _RANGE = click.option(
     metavar="NVTX",
     help="Use the window from the first start to the last end of the NVTX ranges of this name.",
 )
-
-
-def check_window(start: str | None, end: str | None, range_name: str | None) -> None:
-    """Raise RequestError if the options narrow the window twice."""
-    if range_name is not None and (start, end) != (None, None):
-        raise RequestError("--range and --from/--to narrow the same window; use one of them")
+window_options = together(_FROM, _TO, _RANGE)
 
 
 def page_path(html: Path | None, no_html: bool, opened: bool, default: Path) -> Path | None:
@@ -232,22 +215,3 @@ def page_path(html: Path | None, no_html: bool, opened: bool, default: Path) -> 
     if no_html and opened:
         raise RequestError("--open needs the page and does not go with --no-html")
     return None if no_html else html or default
-
-
-window_options = together(_FROM, _TO, _RANGE)
-_WHOLE = click.option(
-    "--whole",
-    is_flag=True,
-    help="Use the whole window, not only the iterations, for findings, shares and bars.",
-)
-_FLOPS = click.option(
-    "--flops-per-iteration",
-    metavar="FLOPS",
-    callback=parse_flops,
-    help="Floating-point operations of an iteration on one GPU, for example 1.2e15 or 1.2P, to compute its MFU.",
-)
-_TOP = top_option("Maximum number of rows in each list. Totals do not change.")
-
-
-# What changes the figures of an analysis.
-analysis_options = together(window_options, DEVICE, ITERATION, SKIP, _WHOLE, _FLOPS, _TOP, UNPROFILED, reading_options)

@@ -83,7 +83,7 @@ def print_bytes(pieces: Iterable[bytes]) -> None:
         raise OutputError(f"cannot write standard output ({error.strerror})") from None
 
 
-def check_outputs(inputs: Iterable[Path | None], outputs: Iterable[Path | None], exported: Path | None = None) -> None:
+def check_outputs(inputs: Iterable[Path], outputs: Iterable[Path | None], exported: Path | None = None) -> None:
     """Check the outputs of a command before it does any work (files.check_outputs).
 
     An output cannot replace another capture or a part of one. `exported` is the exception: it may replace an earlier
@@ -92,7 +92,7 @@ def check_outputs(inputs: Iterable[Path | None], outputs: Iterable[Path | None],
     outputs = tuple(outputs)
     if sum(map(is_stdout, outputs)) > 1:
         raise RequestError("only one of --json, --markdown and --junit can write to standard output")
-    files.check_different([path for path in inputs if path is not None], (exported, *outputs))
+    files.check_different(inputs, (exported, *outputs))
     files.check_outputs((), outputs)
     for path in (exported, *outputs):
         if path is None or not path.parent.exists():

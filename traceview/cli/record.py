@@ -34,11 +34,11 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
     "--output", "-o", type=FILE, default=Path("report"), show_default=True, help="The report, without .nsys-rep."
 )
 @click.option("--force", "replaces", is_flag=True, help="Replace a report of this name.")
-@click.option("--python", is_flag=True, help="Sample Python stacks, which name the lines that make the GPU wait.")
+@click.option("--python", is_flag=True, help="Sample Python stacks: lines that make the GPU wait.")
 @click.option(
     "--gpu-metrics",
     is_flag=True,
-    help="Sample counters of the GPU: tensor cores, memory, links. The driver must allow it: `traceview doctor`.",
+    help="Sample counters of the GPU, if its driver allows it.",
 )
 @click.option("--trace", "traced", metavar="APIS", help="What nsys traces.  [default: cuda,nvtx]")
 @click.option("--delay", type=_POSITIVE, metavar="SECONDS", help="Start to record after this time.")
@@ -47,7 +47,7 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
     "--iterations",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Record until the report has N iterations after the warm-up, and end the program then.",
+    help="End the program after a warm-up and N iterations.",
 )
 @JSON
 @OPEN

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     type=click.Choice(("keep", "hash", "drop")),
     default="keep",
     show_default=True,
-    help="Keep, hash or drop the names of ranges, threads and kernels.",
+    help="Names of ranges and kernels.",
 )
 @click.option("--list", "lists", is_flag=True, help="Print each distinct text that OUT has.")
 @JSON

@@ -17,7 +17,6 @@ from traceview.cli.options import (
     SKIP,
     UNPROFILED,
     VERBOSE,
-    given_ns,
     parse_size,
     reading_options,
 )
@@ -34,9 +33,7 @@ from traceview.report.files import is_stdout, write_text
 )
 @click.argument("reports", metavar="REPORT...", nargs=-1, required=True)
 @JSON
-@click.option(
-    "--html", "html_path", type=OUTPUT, help="Write the capture's page, with the critical path as its first row."
-)
+@click.option("--html", "html_path", type=OUTPUT, help="Write the page, with the critical path as a row.")
 @ITERATION
 @SKIP
 @click.option("--faster", multiple=True, metavar="KERNEL=TIMES", help="Assume KERNEL runs TIMES x faster. Repeatable.")
@@ -44,15 +41,15 @@ from traceview.report.files import is_stdout, write_text
     "--ranks",
     type=click.IntRange(min=2),
     metavar="N",
-    help="Assume N GPUs of one host, each with its own batch. Needs --gradients.",
+    help="Assume N GPUs of a host, each with a batch.",
 )
 @click.option(
     "--gradients",
     type=parse_size,
     metavar="SIZE",
-    help="Size of the gradients that --ranks averages per step: usually 4 bytes per parameter.",
+    help="Bytes that --ranks averages: often 4 a parameter.",
 )
-@click.option("--all-ranks", is_flag=True, help="Replay all GPUs of REPORT together, as of several reports.")
+@click.option("--all-ranks", is_flag=True, help="Replay all GPUs of REPORT together, as its ranks.")
 @UNPROFILED
 @reading_options
 @VERBOSE
@@ -67,7 +64,7 @@ def whatif(
     ranks: int | None,
     gradients: int | None,
     all_ranks: bool,
-    unprofiled_ms: float | None,
+    unprofiled_ns: int | None,
     verbose: bool,
     quiet: bool,
 ) -> None:
@@ -85,7 +82,7 @@ def whatif(
 
     paths = find_reports(reports)
     if len(paths) > 1 or all_ranks:
-        if (html_path, ranks, unprofiled_ms) != (None,) * 3 or faster:
+        if (html_path, ranks, unprofiled_ns) != (None,) * 3 or faster:
             raise RequestError("--html, --faster, --ranks and --unprofiled-ms are for a report alone")
         _across_ranks(paths, json_path, iteration, skip, verbose, quiet)
         return
@@ -101,7 +98,7 @@ def whatif(
     from traceview.report.whatif import render_bounds, to_json
 
     with progress(quiet) as step:
-        options = AnalysisOptions(iteration=iteration, skip=skip, unprofiled_ns=given_ns(unprofiled_ms))
+        options = AnalysisOptions(iteration=iteration, skip=skip, unprofiled_ns=unprofiled_ns)
         capture = analyze_capture(report, options, progress=step)
         analysis = capture.analysis
         step("predict", 0.95)

@@ -23,7 +23,7 @@ from traceview.comparison import compare_analyses
 from traceview.errors import RequestError, TraceviewError, is_out_of_memory
 from traceview.mcp.answers import TOOLS, Answer, Row, agent_tool, chosen, encoded, first_rows, fitted, matching
 from traceview.mcp.captures import Captures
-from traceview.model.analysis import Analysis, NotMeasured
+from traceview.model.analysis import NotMeasured
 from traceview.model.units import plain
 from traceview.ranks.analyze_reports import fleet
 from traceview.report.analysis import document
@@ -77,7 +77,7 @@ class Tools:
         given = {"iteration": iteration or None, "skip": None if skip < 0 else skip, "whole": whole or None}
         options = {key: value for key, value in given.items() if value is not None}
         analysis = self._captures.set_options(capture, **options)
-        figures = _document(analysis)
+        figures = document(analysis)
         tables = {name: len(rows) for name, rows in _tables(figures).items() if rows}
         missing = [
             _unanswered(name, figures).get("cannot_be_answered")
@@ -98,7 +98,7 @@ class Tools:
 
         GPUs are in their steady part: from the first counted iteration to the last.
         """
-        whole = _document(self._captures.analysis(capture))
+        whole = document(self._captures.analysis(capture))
         if not whole["devices"]:
             return {"answer": whole["answer"], **_unanswered("GPU time", whole)}
         return {
@@ -117,7 +117,7 @@ class Tools:
 
         `number` (from 1) explains one finding: advice, code, places.
         """
-        every = _document(self._captures.analysis(capture))["findings"]
+        every = document(self._captures.analysis(capture))["findings"]
         if not number:
             return first_rows({"count": len(every)}, "findings", [chosen(row, *FINDING) for row in every], _limit(rows))
         if not 1 <= number <= len(every):
@@ -141,7 +141,7 @@ class Tools:
 
     def table(self, capture: str, name: str, match: str = "", device: str = "", rows: int = 6) -> Answer:
         """List the rows of a table that `open` names: copies, streams, nvtx, calls, gaps, per_iteration, ..."""
-        whole = _document(self._captures.analysis(capture))
+        whole = document(self._captures.analysis(capture))
         if name not in (tables := _tables(whole, device)):
             raise RequestError(f"no table is called {name[:40]!r}; choose from {', '.join(tables)}")
         if not tables[name]:
@@ -159,7 +159,7 @@ class Tools:
         """
         if not (start or end or range_name):
             raise RequestError("name a window: start and end, for example 120ms and 150ms, or range_name")
-        whole = _document(self._captures.analysis(capture, start, end, range_name))
+        whole = document(self._captures.analysis(capture, start, end, range_name))
         devices = []
         for device in whole["devices"]:
             kernels = [chosen(row, "label", "count", "total_ns", "share") for row in device["kernels"][:4]]
@@ -240,10 +240,6 @@ class Tools:
         ranges = [{"range": name, "count": count} for name, count in contents["ranges"]]
         answer = chosen(contents, "file", "profiler", "nsys_version", "span_ns", "gpus", "tables", "missing", "health")
         return first_rows({**answer, "stream_count": len(contents["streams"])}, "ranges", ranges, 10)
-
-
-def _document(analysis: Analysis) -> Any:
-    return document(analysis)
 
 
 def _limit(rows: int) -> int:
