@@ -126,7 +126,7 @@ def test_export_changes_while_used(tmp_path: Path, change: Callable[[Path], None
     if form == "parquet":
         as_tables(path, tmp_path / "tables", form)
         path, changed = tmp_path / "tables", tmp_path / "tables" / "StringIds.parquet"
-    with as_sqlite(path) as export:
+    with as_sqlite(path) as (export, _):
         assert export.is_file()
     with pytest.raises(DamagedExportError, match=rf"^{path.name}: changed while it was read"), as_sqlite(path):
         change(changed)

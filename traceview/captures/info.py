@@ -20,7 +20,7 @@ from traceview.model.units import duration, plain, quantity
 from traceview.normalise import normalise
 from traceview.normalise.codes import UNNAMED
 from traceview.read import raw
-from traceview.read.formats import with_tables
+from traceview.read.formats import as_sqlite
 from traceview.read.raw import DistributedInfo, RawCapture
 from traceview.read.source import display_name
 from traceview.read.sqlite.database import EXPORT_AGAIN, Export, open_export
@@ -78,7 +78,7 @@ class CaptureContents:
 def describe(report: str | Path) -> CaptureContents:
     """Describe a capture. Raises ReportError like `open_trace`."""
     path = Path(report)
-    with with_tables(path) as (database, made), open_export(database, display_name(path)) as export:
+    with as_sqlite(path) as (database, made), open_export(database, display_name(path)) as export:
         export.require_strings()
         raw.wanted_columns(export.columns(raw.STRINGS), raw.STRINGS, [], file=export.name, remedy=EXPORT_AGAIN)
         version, schema = export.versions()

@@ -33,7 +33,7 @@ MIN_EPOCH, MAX_EPOCH = 10**18, 4 * 10**18  # ns; the years 2001 to 2096
 def measure_report(path: Path, iteration: str | None = None, skip: int | None = None) -> ReportResult:
     """Measure every GPU of a report. Raises TraceviewError if it cannot be read or has no GPU work."""
     try:
-        with as_sqlite(path) as export:
+        with as_sqlite(path) as (export, _):
             result = measure_trace(open_trace(export), session_epoch(export), iteration, skip)
             return replace(result, node=node_of(export))
     except NotAnExportError:

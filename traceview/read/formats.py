@@ -215,16 +215,6 @@ def check_capture(path: Path) -> None:
         _reader_of(path)
 
 
-@contextmanager
-def as_sqlite(path: Path) -> Iterator[Path]:
-    """Yield an SQLite export of a capture: the file itself, or a temporary one that is then removed.
-
-    Raises ReportError; DamagedExportError if the capture changes before the context ends.
-    """
-    with with_tables(path) as (export, _):
-        yield export
-
-
 def is_capture_folder(folder: Path) -> bool:
     """Return whether a folder is a capture: an export of nsys with a file for each table."""
     return any(reader.matches(folder, b"") for reader in READERS)
@@ -328,8 +318,10 @@ def rank_traces(paths: Iterable[Path]) -> dict[int, Path]:
 
 
 @contextmanager
-def with_tables(path: Path) -> Iterator[tuple[Path, RawCapture | None]]:
+def as_sqlite(path: Path) -> Iterator[tuple[Path, RawCapture | None]]:
     """Yield an SQLite export of a capture, and the RawCapture if the export had to be made from it.
+
+    The export is the file itself, or a temporary one that is then removed.
 
     Raises ReportError; DamagedExportError if the capture changes before the context ends.
     """
