@@ -47,7 +47,7 @@ def check(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changes = tuple(change for change in CHANGES if change.name in SAVED_BY)
     monkeypatch.setattr(prediction, "CHANGES", changes)
     monkeypatch.setattr(prediction, "compute_changes", lambda trace: ())
-    monkeypatch.setattr(prediction, "_best_together", lambda model, changes: ())
+    monkeypatch.setattr(prediction.Changes, "best_together", lambda _changes: ())
     result = whatif(analysis)
     if isinstance(result, NotMeasured) or abs(result.error) > MAX_REPLAY_ERROR:
         return

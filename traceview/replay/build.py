@@ -291,10 +291,8 @@ def build(trace: Trace, selection: Selection) -> DependencyGraph:
     release = np.full(base + 2 * len(ops.row), NEVER, np.int64)
     release[2 * first_calls] = calls.start[first_calls]
     release[base + 2 * first_operations] = ops.start[first_operations]
-    parts = ((part.source, part.target, part.weight, part.kind) for part in (host, gpu))
-    pairs = zip(*parts, strict=True)
-    edges = queue_edges(calls, ops, Edges(*(np.concatenate(pair).astype(np.int64) for pair in pairs)))
-    return DependencyGraph(calls, ops, edges, release, selection.first, selection.last, facts)
+    edges = queue_edges(calls, ops, Edges(*map(np.concatenate, zip(host, gpu, strict=True))))
+    return DependencyGraph(calls, ops, edges, release, selection.first, selection.last, facts, [])
 
 
 LARGE_COPY = 1_000_000  # bytes: the time of a larger copy is determined by its rate

@@ -8,7 +8,8 @@ edges. It never removes nodes: removed work takes no time.
 
 A replay gives the time of each node, the time of an iteration, and the critical path. It is one pass over the edges in
 an order in which each leads forward. It is a Python loop because each node depends on earlier nodes. It covers a few
-iterations (at most select.MAX_OPERATIONS operations), not the full capture.
+iterations (at most select.MAX_OPERATIONS operations), not the full capture. Most changes change weights alone, so that
+the graphs of a run share the orders of their edges.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from traceview.model.whatif import PATH, PathSpan
 
 Codes = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+
+MAX_ORDERS = 6  # orders of edges that are kept; the 17 replays of samples/dual.sqlite need 4
 
 # GAP host time between calls
 # CALL a call's own work
@@ -124,10 +127,36 @@ class MachineFacts(NamedTuple):
     overhead: float = 0.0  # share of the modelled time that the profiler itself takes
 
 
+class EdgeOrder(NamedTuple):
+    """An order of the edges `source` to `target` in which each leads forward, and the `positions` of nodes in it.
+
+    `order` are the edges in this order, and `sources` and `targets` their nodes.
+    """
+
+    source: Codes
+    target: Codes
+    positions: Codes
+    order: Codes
+    sources: list[int]
+    targets: list[int]
+
+    @classmethod
+    def from_positions(cls, edges: Edges, positions: Codes) -> EdgeOrder:
+        """Order edges by the positions of their sources; each leads to a later position."""
+        order = np.argsort(positions[edges.source], kind="stable")
+        sources, targets = edges.source[order].tolist(), edges.target[order].tolist()
+        return cls(edges.source, edges.target, positions, order, sources, targets)
+
+    def fits(self, edges: Edges) -> bool:
+        """Return whether the edges have these nodes; their weights may differ."""
+        return np.array_equal(self.source, edges.source) and np.array_equal(self.target, edges.target)
+
+
 class DependencyGraph(NamedTuple):
     """Calls, operations and the edges between them.
 
     The time of iterations [first, last) is counted. Earlier iterations are included to model the lead of the host.
+    `orders` are the orders of edges that are known for graphs of these nodes; `replay` adds to them.
     """
 
     calls: GraphCalls
@@ -137,6 +166,7 @@ class DependencyGraph(NamedTuple):
     first: int
     last: int
     facts: MachineFacts
+    orders: list[EdgeOrder]
     remarks: tuple[str, ...] = ()  # remarks of the changes on data that the capture lacks
 
     @property
@@ -210,48 +240,48 @@ class NoWorkError(UnfitGraphError):
 
 
 class Replay(NamedTuple):
-    """`time` is the time of each node in ns; `binding` is the edge that determined it, -1 if it was `release`.
-
-    `positions` are those of the nodes in an order in which every edge leads forward.
-    """
+    """`time` is the time of each node in ns; the counted iterations last from `begin` to `end`."""
 
     time: Times
-    binding: Codes
-    positions: Codes
     begin: int
     end: int
     per_iteration: int
 
 
-def replay(graph: DependencyGraph, before: Replay | None = None) -> Replay:
-    """Return the time of each node. Raises UnfitGraphError.
-
-    `before` is a replay of the same nodes with other edges or weights. It saves time, because its order often fits.
-    """
-    edges = graph.edges
-    positions = _measured_positions(graph) if before is None else before.positions
-    if not (positions[edges.source] < positions[edges.target]).all():
-        positions = _node_positions(edges, len(graph.release))
-    order = np.argsort(positions[edges.source], kind="stable")
-    source, target, weight = edges.source[order], edges.target[order], edges.weight[order]
-    time = graph.release.tolist()
-    for start, end, least in zip(source.tolist(), target.tolist(), weight.tolist(), strict=True):
+def replay(graph: DependencyGraph) -> Replay:
+    """Return the time of each node. Raises UnfitGraphError."""
+    known = _edge_order(graph)
+    time, weight = graph.release.tolist(), graph.edges.weight[known.order].tolist()
+    for start, end, least in zip(known.sources, known.targets, weight, strict=True):
         earliest = time[start] + least
         if earliest > time[end]:
             time[end] = earliest
     times = np.array(time, np.int64)
-    # The first edge that gives a node its time determines it.
-    exact = np.flatnonzero((times[source] + weight == times[target]) & (times[target] > graph.release[target]))[::-1]
-    binding = np.full(len(times), -1, np.int64)
-    binding[target[exact]] = order[exact]
     begin, end = _counted_window(graph, times)
-    return Replay(times, binding, positions, begin, end, (end - begin) // graph.counted)
+    return Replay(times, begin, end, (end - begin) // graph.counted)
+
+
+def _edge_order(graph: DependencyGraph) -> EdgeOrder:
+    """Return the order of the edges, a known one if it fits. Raises UnfitGraphError."""
+    edges, orders, count = graph.edges, graph.orders, len(graph.release)
+    for known in orders:
+        if known.fits(edges):
+            return known
+    positions = next((each.positions for each in orders if len(each.positions) == count), None)
+    if positions is None:
+        positions = _measured_positions(graph)
+    if not (positions[edges.source] < positions[edges.target]).all():
+        positions = _node_positions(edges, count)
+    if len(orders) == MAX_ORDERS:
+        orders.pop(1)  # the first one is that of the unchanged graph
+    orders.append(EdgeOrder.from_positions(edges, positions))
+    return orders[-1]
 
 
 def _measured_positions(graph: DependencyGraph) -> Codes:
     """Return the position of each node in the order of measured times, in which most edges lead forward."""
     calls, ops = graph.calls, graph.operations
-    times = np.concatenate([np.stack([part.start, part.end], axis=1).ravel() for part in (calls, ops)])
+    times = np.concatenate([np.stack([each.start, each.end], axis=1).ravel() for each in (calls, ops)])
     positions = np.empty(len(times), np.int64)
     positions[np.argsort(times, kind="stable")] = np.arange(len(times))
     return positions
@@ -294,16 +324,27 @@ def _counted_window(graph: DependencyGraph, time: Times) -> tuple[int, int]:
     return int(time[graph.starts(rows[inside])].min()), end
 
 
+def _binding_edges(graph: DependencyGraph, time: Times) -> Codes:
+    """Return the edge that determines the time of each node, -1 if it is `release`: the first that gives this time."""
+    order = _edge_order(graph).order[::-1]
+    source, target, weight = graph.edges.source[order], graph.edges.target[order], graph.edges.weight[order]
+    exact = (time[source] + weight == time[target]) & (time[target] > graph.release[target])
+    binding = np.full(len(time), -1, np.int64)
+    binding[target[exact]] = order[exact]
+    return binding
+
+
 def _critical_edges(graph: DependencyGraph, result: Replay) -> Codes:
     """Return the edges of the critical path through the counted iterations, last edge first."""
     ends = graph.ends(np.arange(len(graph.operations.row)))
     node = int(ends[result.time[ends] == result.end][0])
-    leads_on = (result.time > result.begin) & (result.binding >= 0)
-    before = np.where(leads_on, graph.edges.source[result.binding], -1).tolist()
+    binding = _binding_edges(graph, result.time)
+    leads_on = (result.time > result.begin) & (binding >= 0)
+    before = np.where(leads_on, graph.edges.source[binding], -1).tolist()
     path = [node]
     while (node := before[node]) >= 0:
         path.append(node)
-    return result.binding[path[:-1]]
+    return binding[path[:-1]]
 
 
 def _path_kinds(graph: DependencyGraph, edges: Codes) -> Codes:
@@ -315,7 +356,7 @@ def _path_kinds(graph: DependencyGraph, edges: Codes) -> Codes:
     return kinds
 
 
-def _path_parts(graph: DependencyGraph, result: Replay) -> tuple[Codes, Times, Times]:
+def _path_steps(graph: DependencyGraph, result: Replay) -> tuple[Codes, Times, Times]:
     """Return edges, starts and ends along the critical path, first to last and without gaps between them.
 
     If a call returns before the copy that it waits for ends, the copy counts until that return.
@@ -323,24 +364,24 @@ def _path_parts(graph: DependencyGraph, result: Replay) -> tuple[Codes, Times, T
     edges = _critical_edges(graph, result)
     since = np.maximum(result.time[graph.edges.source[edges]], result.begin)
     until = np.minimum.accumulate(np.append(result.end, since))[:-1]
-    parts = np.flatnonzero(since < until)[::-1]
-    return edges[parts], since[parts], until[parts]
+    steps = np.flatnonzero(since < until)[::-1]
+    return edges[steps], since[steps], until[steps]
 
 
 def path_times(graph: DependencyGraph, result: Replay) -> dict[str, int]:
     """Return the ns per iteration of each kind of PATH on the critical path."""
-    edges, start, end = _path_parts(graph, result)
+    edges, start, end = _path_steps(graph, result)
     total = np.zeros(len(PATH), np.int64)
     np.add.at(total, _path_kinds(graph, edges), end - start)
     return dict(zip(PATH, (total // graph.counted).tolist(), strict=True))
 
 
 def path_spans(trace: Trace, graph: DependencyGraph, result: Replay) -> tuple[PathSpan, ...]:
-    """Return the critical path for the timeline, first to last. Adjacent parts of one kind and name are merged."""
+    """Return the critical path for the timeline, first to last. Adjacent spans of one kind and name are merged."""
     names = trace.operations["name"].gather(graph.operations.row).cast(pl.String)
     calls = trace.api["name"].gather(graph.calls.row).cast(pl.String)
     spans: list[PathSpan] = []
-    edges, *times = _path_parts(graph, result)
+    edges, *times = _path_steps(graph, result)
     kinds = _path_kinds(graph, edges)
     for edge, kind, start, end in zip(*(column.tolist() for column in (edges, kinds, *times)), strict=True):
         target = int(graph.edges.target[edge])

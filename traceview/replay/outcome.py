@@ -75,7 +75,7 @@ class RunModel:
         events = traced_events(trace, self.graph, time.slowdown)
         graphs = tuple(without_profiler(trace, self.graph, events, time.costs, bound) for bound in bounds)
         middle = graphs[MIDDLE.profiler]
-        return RunModel(middle, replay(middle, self.base), self.selection._replace(measured_ns=time.mean_ns), graphs)
+        return RunModel(middle, replay(middle), self.selection._replace(measured_ns=time.mean_ns), graphs)
 
     @cached_property
     def host(self) -> int:
@@ -106,12 +106,28 @@ class RunModel:
         return self.selection.summary.source == WHOLE_RUN
 
 
-class ChangedRun(NamedTuple):
-    """A changed graph, its critical path, and the predicted ns per iteration."""
+@dataclass(frozen=True)
+class ChangedRun:
+    """A model of the unchanged run, a changed graph, and its replay."""
 
+    model: RunModel
     graph: DependencyGraph
-    path: Mapping[str, int]
-    time: int
+    result: Replay
+
+    @cached_property
+    def path(self) -> Mapping[str, int]:
+        """The critical path."""
+        return path_times(self.graph, self.result)
+
+    @cached_property
+    def time(self) -> int:
+        """The predicted ns per iteration."""
+        model = self.model
+        beyond = model.measured - model.base.per_iteration
+        # What other iterations take beyond the modelled ones is host time: pauses for a loader, a log or a checkpoint.
+        if beyond and not model.is_whole_run and model.host:
+            beyond = int(beyond * min(_host_time(self.path) / model.host, 1.0))
+        return max(self.result.per_iteration + beyond, remaining_work(model, self.graph), 1)
 
 
 def replay_changes(model: RunModel, changes: Sequence[GraphChange], constants: Constants) -> ChangedRun | str:
@@ -126,18 +142,9 @@ def replay_changes(model: RunModel, changes: Sequence[GraphChange], constants: C
         weight, host = graph.edges.weight, graph.edges.kind == GAP
         weight = np.where(host, weight * constants.host, weight).astype(np.int64)
         graph = graph.with_weight(weight)
-    first = _replayed_outcome(model, graph)
+    first = ChangedRun(model, graph, replay(graph))
     slower = with_clock(model.graph, model.measured, graph, first.time, constants)
-    return first if slower is graph else _replayed_outcome(model, slower)
-
-
-def _replayed_outcome(model: RunModel, graph: DependencyGraph) -> ChangedRun:
-    result = replay(graph, model.base)
-    path = path_times(graph, result)
-    # What other iterations take beyond the modelled ones is host time: pauses for a loader, a log or a checkpoint.
-    left = _host_time(path) / model.host if model.host and not model.is_whole_run else 1.0
-    beyond = int((model.measured - model.base.per_iteration) * min(left, 1.0))
-    return ChangedRun(graph, path, max(result.per_iteration + beyond, remaining_work(model, graph), 1))
+    return first if slower is graph else ChangedRun(model, slower, replay(slower))
 
 
 def _host_time(path: Mapping[str, int]) -> int:

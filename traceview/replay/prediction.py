@@ -88,7 +88,7 @@ def whatif(
         path=path_times(graph, base),
         spans=path_spans(analysis.trace, graph, base),
         predictions=alone,
-        together=_best_together(changes.model, tuple(changes.known.values())),
+        together=changes.best_together(),
         left_out=left_out,
         notes=tuple(_notes(changes.model, analysis.trace)),
     )
@@ -171,6 +171,40 @@ class Changes:
             predictions=(*alone, *(made for made in together if isinstance(made, Prediction))),
             combined=len(best),
         )
+
+    def best_together(self) -> tuple[Prediction, ...]:
+        """Add the change with the largest gain, and repeat until no change gains MIN_FURTHER_GAIN."""
+        best, made, predictions = self.model.measured, list[GraphChange](), list[Prediction]()
+        remaining = [change for change in self.known.values() if change.name != PIN_HERE.name]
+        while remaining:
+            times = [(self._time_of([*made, change]), change) for change in remaining]
+            gains = [(time, change) for time, change in times if time is not None]
+            remaining = [change for _, change in gains]  # a change that does not apply is not tried again
+            time, change = min(gains, key=lambda pair: pair[0], default=(best, None))
+            if change is None or time > best - MIN_FURTHER_GAIN * self.model.measured:
+                break
+            best = time
+            made.append(change)
+            remaining = [other for other in remaining if other is not change and other.name not in change.alternatives]
+            prediction = self._together(made)
+            assert not isinstance(prediction, str), "the same changes were replayed above"
+            predictions.append(
+                replace(prediction, change=change.name, title=change.title, rests_on=change.rests_on, note="")
+            )
+        return tuple(predictions)
+
+    def _together(self, made: Sequence[GraphChange]) -> Prediction | str:
+        """Return the prediction for known changes, applied in their order, or the reason why there is none."""
+        if len(made) == 1:
+            return self.prediction(made[0].name)
+        return _prediction(self.model, [change for change in self.known.values() if change in made])
+
+    def _time_of(self, made: Sequence[GraphChange]) -> int | None:
+        """Return the ns of an iteration after known changes; None if one does not apply."""
+        if len(made) == 1:
+            prediction = self.prediction(made[0].name)
+            return None if isinstance(prediction, str) else prediction.iteration_ns
+        return _time_after(self.model, [change for change in self.known.values() if change in made])
 
     def saved_by(self, change: GraphChange) -> int | None:
         """Return the ns of an iteration that a change saves; None if it does not apply."""
@@ -265,35 +299,6 @@ def _faster_kernels(
         if speedup <= 0:
             raise RequestError(f"--faster {name}={speedup:g}: the speedup must be greater than 0")
     return tuple(faster(codes[name], name, speedup) for name, speedup in speedups.items())
-
-
-def _best_together(model: RunModel, changes: Sequence[GraphChange]) -> tuple[Prediction, ...]:
-    """Add the change with the largest gain, and repeat until no change gains MIN_FURTHER_GAIN."""
-    made: list[GraphChange] = []
-    best, predictions = model.measured, []
-    left = [change for change in changes if change.name != PIN_HERE.name]
-    while left:
-        times = {change.name: _time_after(model, _in_order([*made, change], changes)) for change in left}
-        gains = [(time, change) for change in left if (time := times[change.name]) is not None]
-        if not gains:
-            break
-        left = [change for _, change in gains]  # a change that does not apply is not tried again
-        time, change = min(gains, key=lambda pair: pair[0])
-        if time > best - MIN_FURTHER_GAIN * model.measured:
-            break
-        best = time
-        made.append(change)
-        left = [other for other in left if other is not change and other.name not in change.alternatives]
-        prediction = _prediction(model, _in_order(made, changes))
-        assert not isinstance(prediction, str), "the same changes were replayed above"
-        predictions.append(
-            replace(prediction, change=change.name, title=change.title, rests_on=change.rests_on, note="")
-        )
-    return tuple(predictions)
-
-
-def _in_order(made: Sequence[GraphChange], changes: Sequence[GraphChange]) -> list[GraphChange]:
-    return [change for change in changes if change in made]
 
 
 def _time_after(model: RunModel, changes: Sequence[GraphChange]) -> int | None:

@@ -105,10 +105,10 @@ def _unprofiled_time(
             return None
         if given_ns is not None:
             costs = _scaled_to(trace, graph, events, base, costs, measured_ns - given_ns)
-        alone = replay(without_profiler(trace, graph, events, costs), base)
-        hosts = [slowdown**part * factor for part, factor in zip(SLOW_HOST, (1 / spread, 1, spread), strict=True)]
+        alone = replay(without_profiler(trace, graph, events, costs))
+        hosts = [slowdown**share * factor for share, factor in zip(SLOW_HOST, (1 / spread, 1, spread), strict=True)]
         replays = [
-            replay(without_profiler(trace, graph, events._replace(slowdown=host), costs, bound), base)
+            replay(without_profiler(trace, graph, events._replace(slowdown=host), costs, bound))
             if (bound, host) != (MIDDLE, 1)
             else alone
             for bound, host in enumerate(hosts if given_ns is None else ())
@@ -149,7 +149,7 @@ def _shares_of_others(
         events = traced_events(analysis.trace, graph, 1.0)
         try:
             base = replay(graph)
-            run = replay(without_profiler(analysis.trace, graph, events, costs), base)
+            run = replay(without_profiler(analysis.trace, graph, events, costs))
         except UnfitGraphError:
             continue
         if base.per_iteration <= (1 + MAX_ERROR) * other.measured_ns:
@@ -164,7 +164,7 @@ def _scaled_to(
     low, high = 0.0, MAX_SCALE
     for _ in range(STEPS):
         middle = (low + high) / 2
-        run = replay(without_profiler(trace, graph, events, costs.scaled(middle)), base)
+        run = replay(without_profiler(trace, graph, events, costs.scaled(middle)))
         low, high = (middle, high) if base.per_iteration - run.per_iteration < saved_ns else (low, middle)
     return costs.scaled(low)
 
