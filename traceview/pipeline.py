@@ -76,12 +76,12 @@ def analyze_trace(trace: Trace, options: AnalysisOptions | None = None) -> Analy
     modelled = started_beside(partial(model_capture, measured))  # while rules look at the capture
     analysis = _with_findings(work, measured, modelled)
 
-    def other_part() -> Analysis | None:
+    def other_window() -> Analysis | None:
         if all(use.window == use.steady.window for use in measured.devices):
             return None
         return _with_findings(work, replace(measured, whole=not measured.whole), modelled)
 
-    return AnalyzedCapture(analysis, modelled().changes, work, other_part)
+    return AnalyzedCapture(analysis, modelled().changes, work, other_window)
 
 
 def _with_findings(work: TraceWork, measured: Analysis, modelled: Callable[[], Modelled]) -> Analysis:
@@ -143,7 +143,7 @@ def analyze(
     iterations. `whole` looks for findings in the whole window, not in the steady part. `top` is the number of longest
     gaps to list; all gaps are counted. `flops_per_iteration` are the floating-point operations of an iteration on one
     GPU, for its speed of light. `costs` is the time that the profiler adds to calls, by default that of the reference
-    machine (benchmarks/calibrate.py measures another); None leaves the profiler's part unknown. `unprofiled_ns` is the
+    machine (benchmarks/calibrate.py measures another); None leaves the profiler's share unknown. `unprofiled_ns` is the
     time of an iteration that was measured without the profiler. `others` are tables of Nsight Compute of the same
     program (`ncu --csv --page raw`), which say what limits each kernel. `progress` is called before each step with its
     name and the fraction that is done.

@@ -45,7 +45,8 @@ def chain(lengths: list[int], gaps: list[int]) -> DependencyGraph:
     edges = edges.plus(2 * rows, 2 * rows + 1, np.array(lengths, np.int64), RUN)
     edges = edges.plus(2 * rows[:-1] + 1, 2 * rows[1:], np.array(gaps[: count - 1], np.int64), STREAM)
     calls = GraphCalls(none, none, none, none, none, no, no, none, no)
-    return DependencyGraph(calls, ops, edges, np.zeros(2 * count, np.int64), 0, 1, MachineFacts(0, 0, 1.0, False, 1.0), [])
+    facts = MachineFacts(0, 0, 1.0, False, 1.0)
+    return DependencyGraph(calls, ops, edges, np.zeros(2 * count, np.int64), 0, 1, facts, [])
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)), min_size=1, max_size=30))

@@ -13,12 +13,11 @@ from traceview.engine.measure import TraceWork
 from traceview.measure.activity import Activity
 from traceview.measure.host import HostIdle
 from traceview.measure.nvtx import Nesting, annotating_threads
-from traceview.measure.overlap import Copies
 from traceview.measure.shared_work import measuring_threads
 from traceview.model.analysis import Analysis, DeviceUse
 from traceview.model.findings import Finding
 from traceview.model.trace import Note, Trace
-from traceview.pricing.accounts import end_of_work, exposed_work, open_ledger, steady_use
+from traceview.pricing.accounts import open_ledger, steady_use
 from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture
 from traceview.pricing.describe import (
     Details,
@@ -37,7 +36,6 @@ from traceview.pricing.describe import (
 from traceview.pricing.ledger import Grant, Ledger
 from traceview.pricing.packages import AnyRule, Failure, PackageRule, guarded
 from traceview.pricing.places import largest_places
-from traceview.pricing.speedups import KernelSequence
 from traceview.pricing.texts import FindingTexts
 from traceview.rules import all_rules
 
@@ -60,27 +58,9 @@ def capture_for_rules(work: TraceWork, analysis: Analysis) -> MeasuredCapture:
 
 def _gpu_work(analysis: Analysis, use: DeviceUse, whole: Activity) -> GpuWork:
     """Return a GPU in the time that findings cover; `whole` is its work in its window."""
-    trace, part = analysis.trace, analysis.part(use)
-    work = whole.clip(part.window)
-    frame, steady, row = part.gaps.frame, use.steady.window, trace.devices.row(use.device, named=True)
-    start = frame["start"].to_numpy()
-    return GpuWork(
-        row=use.device,
-        id=row["id"],
-        process_ids=tuple(row["processes"]),
-        use=use if analysis.whole else steady_use(trace, use, work),
-        window=work.window,
-        gaps=part.gaps,
-        activity=work,
-        copies=Copies.from_activity(trace, work),
-        steady=steady,
-        gap_start=start,
-        gap_end=frame["end"].to_numpy(),
-        gap_operation=frame["operation"].fill_null(-1).to_numpy(),
-        gap_thread=frame["thread"].fill_null(-1).to_numpy(),
-        steady_gaps=slice(*np.searchsorted(start, (steady.start, steady.end)).tolist()),
-        collect_kernels=partial(KernelSequence.from_rows, trace, use.device),
-    )
+    trace, covered = analysis.trace, analysis.part(use)
+    work = whole.clip(covered.window)
+    return GpuWork(trace, use if analysis.whole else steady_use(trace, use, work), covered.gaps, work)
 
 
 def _build_nesting(trace: Trace) -> Nesting:
@@ -93,11 +73,11 @@ def find(
 ) -> Findings:
     """Return the findings of an analysis, the costliest first, and the notes of rules.
 
-    `priced` returns the analysis with the profiler's part of idle time, which prices need and claims do not. `rules`
+    `priced` returns the analysis with the profiler's share of idle time, which prices need and claims do not. `rules`
     are all rules by default.
     """
     capture, rules = capture_for_rules(work, analysis), rules or all_rules()
-    ledgers = {device.row: _open(device, covers_run=analysis.covers_run) for device in capture.devices}
+    ledgers = {device.row: open_ledger(device, covers_run=analysis.covers_run) for device in capture.devices}
     drafts, notes = _draft(capture, rules, ledgers)
     if priced is not None:
         analysis = priced()
@@ -107,12 +87,6 @@ def find(
     findings = [_described(analysis, each, doubts, work.host_idle) for each in granted]
     joined = join_devices(sorted(findings, key=lambda each: -decisive_cost(each.finding)))
     return tuple(with_stall(finding, analysis.iterations) for finding in joined), in_order
-
-
-def _open(device: GpuWork, *, covers_run: bool) -> Ledger:
-    """Open the accounts of a device."""
-    exposed = exposed_work(device.activity, device.copies)
-    return open_ledger(device, exposed, None if covers_run else end_of_work(device, exposed))
 
 
 def _draft(

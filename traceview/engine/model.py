@@ -1,7 +1,7 @@
 """The model of a capture: the time without the profiler, and the changes that predictions rest on.
 
-Models look at a part of a large capture. A trace of a few hundred thousand operations around some iterations gives
-about the same model as the capture; rates of copies and the speed of the host are those of the part.
+Of a large capture, models look at a stretch. A trace of a few hundred thousand operations around some iterations gives
+about the same model as the capture; rates of copies and the speed of the host are those of the stretch.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from traceview.engine.measure import TraceWork
 from traceview.model.analysis import Analysis, Iterations
 from traceview.model.sizes import WorkSizes
 from traceview.model.trace import Trace, Window
-from traceview.model.unprofiled import ProfilerCosts
 from traceview.replay.constants import MAX_MODELLED
 from traceview.replay.prediction import Changes, changes_of_run
 from traceview.replay.select import MAX_RUN, LaunchedWork
-from traceview.replay.unprofiled import with_profiler_part, with_unprofiled_time
+from traceview.replay.unprofiled import estimate_unprofiled, with_unprofiled
 
 
-def modelled_part(analysis: Analysis) -> Analysis | None:
-    """Return the analysis of a part of the capture with complete iterations, or of a short run without iterations.
+def modelled_stretch(analysis: Analysis) -> Analysis | None:
+    """Return the analysis of a stretch of complete iterations, or of a short run without iterations.
 
     Return None for a long one.
     """
@@ -88,49 +87,21 @@ def _middle_iterations(iterations: Iterations) -> tuple[int, int]:
     return max(middle - half, min(iterations.skipped, middle)), min(middle + half, count)
 
 
-def with_unprofiled_part(
-    analysis: Analysis,
-    part: Analysis,
-    costs: ProfilerCosts,
-    given_ns: int | None = None,
-    work: LaunchedWork | None = None,
-) -> tuple[Analysis, Analysis]:
-    """Return the analyses of a capture and of its modelled part with the time without the profiler.
-
-    `costs`, `given_ns` and `work` are those of with_unprofiled_time.
-    """
-    iterations = analysis.iterations
-    if not isinstance(iterations, Iterations):
-        return analysis, part
-    part = replace(with_unprofiled_time(part, costs, given_ns, work), devices=analysis.devices)
-    time = part.iterations.unprofiled if isinstance(part.iterations, Iterations) else None
-    shares = {} if time is None else time.shares
-    new = tuple(note for note in part.notes if note not in analysis.notes)
-    devices = tuple(with_profiler_part(device, shares.get(device.device)) for device in analysis.devices)
-    whole = replace(
-        analysis,
-        iterations=replace(iterations, unprofiled=time),
-        devices=devices if time is not None and time.shares else analysis.devices,
-        notes=(*analysis.notes, *new),
-    )
-    return whole, part
-
-
 class AnalyzedCapture(NamedTuple):
     """An analysis, and what a page needs of the capture (engine/page.py).
 
-    `changes` are those of its model. `other_part` returns the analysis of the window instead of the steady part, or the
-    reverse; None if they are the same.
+    `changes` are those of its model. `other_window` returns the analysis of the window instead of the steady part, or
+    the reverse; None if they are the same.
     """
 
     analysis: Analysis
     changes: Changes | None
     work: TraceWork
-    other_part: Callable[[], Analysis | None]
+    other_window: Callable[[], Analysis | None]
 
 
 class Modelled(NamedTuple):
-    """The analysis of a capture with the time without the profiler, and the changes of its modelled part."""
+    """The analysis of a capture with the time without the profiler, and the changes of its modelled stretch."""
 
     analysis: Analysis
     changes: Changes | None
@@ -138,10 +109,11 @@ class Modelled(NamedTuple):
 
 def model_capture(analysis: Analysis) -> Modelled:
     """Return the model of a capture before its findings are known; it has no changes if nothing can be modelled."""
-    part, costs = modelled_part(analysis), analysis.options.costs
-    if part is None:
+    stretch, costs = modelled_stretch(analysis), analysis.options.costs
+    if stretch is None:
         return Modelled(analysis, None)
-    work = LaunchedWork.from_analysis(part)
+    work = LaunchedWork.from_analysis(stretch)
     if costs is not None:
-        analysis, part = with_unprofiled_part(analysis, part, costs, analysis.options.unprofiled_ns, work)
-    return Modelled(analysis, changes_of_run(part, work))
+        time, notes = estimate_unprofiled(stretch, costs, analysis.options.unprofiled_ns, work)
+        analysis, stretch = with_unprofiled(analysis, time, notes), with_unprofiled(stretch, time)
+    return Modelled(analysis, changes_of_run(stretch, work))

@@ -21,7 +21,7 @@ def page_inputs(capture: AnalyzedCapture) -> PageInputs:
     # NumPy and polars release the interpreter lock.
     with ThreadPoolExecutor(1) as aside:
         charts = aside.submit(measure_charts, analysis, work.places, host_idle)
-        other = aside.submit(capture.other_part)
+        other = aside.submit(capture.other_window)
         no_stacks = pl.DataFrame(schema=dict.fromkeys(THREAD_STACKS, pl.Int64))
         return PageInputs(
             analysis=analysis,

@@ -1,13 +1,12 @@
 """The accounts of a device: its exposed work by kind, the compute of each operation, and when its work ends.
 
-Also the figures of the part of its window that findings cover, with streams, for rules.
+Also the figures of the time that findings cover, with streams, for rules.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -60,25 +59,19 @@ def _members_by_kind(work: Activity, copies: Copies) -> Iterator[tuple[str, Time
     yield MEMSET, np.flatnonzero(work.codes == CLASSES.index("memset"))
 
 
-class EndOfWork(NamedTuple):
-    """Until when exposed work and idle time of a device count as lost."""
-
-    exposed: int
-    idle: int
-
-
-def open_ledger(device: GpuWork, exposed: Mapping[str, Intervals], until: EndOfWork | None) -> Ledger:
-    """Open the accounts of the time that a device lost. Time after the end of its work is not lost."""
-    ends = until or (None, None)
+def open_ledger(device: GpuWork, *, covers_run: bool) -> Ledger:
+    """Open the accounts of the time that a device lost. In iterations, time after the end of its work is not lost."""
+    exposed = exposed_work(device.activity, device.copies)
+    ends = (None, None) if covers_run else _ends_of_work(device, exposed)
     return Ledger.from_gaps(device.gaps, exposed, own_compute(device.activity), *ends)
 
 
-def end_of_work(device: GpuWork, exposed: Mapping[str, Intervals]) -> EndOfWork | None:
-    """Return until when time of a device counts as lost; None if it runs neither kernels nor copies that nothing hides.
+def _ends_of_work(device: GpuWork, exposed: Mapping[str, Intervals]) -> tuple[int | None, int | None]:
+    """Return until when exposed work and idle time of a device count as lost.
 
-    Migrations of managed memory and memsets are not the program's work. Work counts until the last kernel; if such
-    copies take longer than compute, until the last copy or kernel. Idle time counts until both, because the host keeps
-    a copy of results waiting.
+    They count to the end if it runs neither kernels nor copies that nothing hides. Migrations of managed memory and
+    memsets are not the program's work. Work counts until the last kernel; if such copies take longer than compute,
+    until the last copy or kernel. Idle time counts until both, because the host keeps a copy of results waiting.
     """
     work = device.activity
     copying = [times for key, times in exposed.items() if key not in NOT_COPIES and not key.startswith("um_")]
@@ -88,7 +81,7 @@ def end_of_work(device: GpuWork, exposed: Mapping[str, Intervals]) -> EndOfWork 
     )
     is_copying = sum(map(intervals.length, copying)) > intervals.length(work.compute)
     last = max(kernel, copy) if is_copying else kernel
-    return None if last == BEFORE_ALL else EndOfWork(last, max(kernel, copy))
+    return (None, None) if last == BEFORE_ALL else (last, max(kernel, copy))
 
 
 def steady_use(trace: Trace, use: DeviceUse, work: Activity) -> DeviceUse:

@@ -32,45 +32,81 @@ Mask = NDArray[np.bool_]
 NUMBER = re.compile(r"-?\d+(?![A-Za-z])")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GpuWork:
     """A GPU in the time that findings cover: the steady part of its window, or the whole window if Analysis.whole.
 
     Attributes:
-        row: The row of Trace.devices.
-        id: Its name in reports, as "GPU 0".
-        process_ids: The processes that use it.
+        trace: The events of the capture.
         use: Its figures in this time.
-        window: This time.
-        steady: The steady part, or the whole window without iterations.
         gaps: The idle gaps in this time, with their causes.
         activity: The operations in this time.
-        copies: The copies among them.
-        gap_start, gap_end, gap_operation, gap_thread: Columns of Gaps.frame, with -1 for null.
-        steady_gaps: The gaps that begin in the steady part.
-        collect_kernels: Returns the compute kernels among rows of Trace.operations.
     """
 
-    row: int
-    id: str
-    process_ids: tuple[int, ...]
+    trace: Trace
     use: DeviceUse
-    window: Window
     gaps: Gaps
     activity: Activity
-    copies: Copies
-    steady: Window
-    gap_start: Times
-    gap_end: Times
-    gap_operation: Rows
-    gap_thread: NDArray[np.int16]
-    steady_gaps: slice
-    collect_kernels: Callable[[Rows], KernelSequence]
+
+    @property
+    def row(self) -> int:
+        """The row of Trace.devices."""
+        return self.use.device
+
+    @property
+    def id(self) -> str:
+        """Its name in reports, as "GPU 0"."""
+        return self.use.id
+
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        """The processes that use it."""
+        return self.use.process_ids
+
+    @property
+    def window(self) -> Window:
+        """The time that findings cover."""
+        return self.activity.window
+
+    @property
+    def steady(self) -> Window:
+        """The steady part, or the whole window without iterations."""
+        return self.use.steady.window
+
+    @cached_property
+    def gap_start(self) -> Times:
+        """When each gap begins."""
+        return self.gaps.frame["start"].to_numpy()
+
+    @cached_property
+    def gap_end(self) -> Times:
+        """When each gap ends."""
+        return self.gaps.frame["end"].to_numpy()
+
+    @cached_property
+    def gap_operation(self) -> Rows:
+        """The operation (row of Trace.operations) that ends each gap, or -1."""
+        return self.gaps.frame["operation"].fill_null(-1).to_numpy()
+
+    @cached_property
+    def gap_thread(self) -> NDArray[np.int16]:
+        """The thread (row of Trace.threads) that each gap waits for, or -1."""
+        return self.gaps.frame["thread"].fill_null(-1).to_numpy()
+
+    @cached_property
+    def steady_gaps(self) -> slice:
+        """The gaps that begin in the steady part."""
+        return slice(*np.searchsorted(self.gap_start, (self.steady.start, self.steady.end)).tolist())
+
+    @cached_property
+    def copies(self) -> Copies:
+        """The copies of `activity`."""
+        return Copies.from_activity(self.trace, self.activity)
 
     @cached_property
     def kernels(self) -> KernelSequence:
         """The compute kernels of `activity`; their `places` index it."""
-        return self.collect_kernels(self.activity.rows)
+        return KernelSequence.from_rows(self.trace, self.row, self.activity.rows)
 
     def gaps_at(self, moments: Times) -> Times:
         """Return the gap that contains each moment (the gap's end included), or -1."""
@@ -107,9 +143,9 @@ class GpuWork:
         columns = [frame[cause][gaps].to_numpy() for cause in causes if sums[cause]]
         return sum_columns(columns) if columns else None
 
-    def column(self, trace: Trace, name: str) -> NDArray[Any]:
+    def column(self, name: str) -> NDArray[Any]:
         """Return a column of Trace.operations for the device's work; an Enum column as codes."""
-        return self.activity.select(trace.operations[name].to_physical().to_numpy())
+        return self.activity.select(self.trace.operations[name].to_physical().to_numpy())
 
 
 @dataclass(frozen=True)

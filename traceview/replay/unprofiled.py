@@ -1,11 +1,11 @@
-"""The time of an iteration without the profiler, and the profiler's part of each device's idle time.
+"""The time of an iteration without the profiler, and the profiler's share of each device's idle time.
 
 Both come from two replays of some iterations, as captured and without what the profiler adds (docs/unprofiled.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -39,48 +39,51 @@ HOST_CAUSES = tuple(CAUSES.index(name) for name in CAUSES if name not in ("queue
 QUEUED = CAUSES.index("queued")
 
 
-def with_unprofiled_time(
+def estimate_unprofiled(
     analysis: Analysis, costs: ProfilerCosts, given_ns: int | None = None, work: LaunchedWork | None = None
-) -> Analysis:
-    """Return the analysis with the time of an iteration without the profiler, and its part of each device's idle time.
+) -> tuple[UnprofiledTime | None, tuple[Note, ...]]:
+    """Return the time of an iteration without the profiler, and notes on how well it is known.
 
     `given_ns` is a time measured without the profiler; the costs are then scaled to give this time. `work` saves
-    collecting the work of the iterations again. The analysis stays the same without iterations, if their graph does
-    not represent the run, or for profilers other than nsys without a given time.
+    collecting the work of the iterations again. The time is None without iterations, if their graph does not represent
+    the run, or for profilers other than nsys without a given time.
     """
     iterations = analysis.iterations
     if not isinstance(iterations, Iterations):
-        return analysis
+        return None, ()
     if analysis.info.profiler != "nsys":
         given = None if given_ns is None else UnprofiledTime(given_ns, given_ns, given_ns, "given", costs.scaled(0))
-        return replace(analysis, iterations=replace(iterations, unprofiled=given))
+        return given, ()
     others = any(analysis.info.tables.get(table) for table in OTHER_EVENTS)
     if others:
         costs = replace(costs, scale=costs.scale._replace(high=OTHER_FACTOR * costs.scale.high))
     loader = analysis.trace.threads["name"].str.contains(LOADER_THREADS).any()
     spread = LOADER_SPREAD if loader else HOST_SPREAD
     time = _unprofiled_time(analysis, iterations.time_ns, costs, given_ns, work, spread)
-    if time is None:
-        return analysis
+    if time is None or given_ns is not None:
+        return time, ()
     reasons = (
         (others, "nsys recorded more than CUDA calls and ranges (system calls, CPU samples, scheduling or stacks). How "
         "much this slows calls down is unknown"),
         (loader, "What a DataLoader's processes give differs more from run to run than one run shows"),
     )  # fmt: skip
-    notes = [
-        Note(
-            "unprofiled_range",
-            f"{reason}, so the range of the time without the profiler is wider.",
-            affects=("iterations.unprofiled",),
-        )
-        for holds, reason in reasons
-        if holds and given_ns is None
-    ]
+    texts = (f"{reason}, so the range of the time without the profiler is wider." for holds, reason in reasons if holds)
+    return time, tuple(Note("unprofiled_range", text, affects=("iterations.unprofiled",)) for text in texts)
+
+
+def with_unprofiled(analysis: Analysis, time: UnprofiledTime | None, notes: Sequence[Note] = ()) -> Analysis:
+    """Return the analysis with the time of an iteration without the profiler, and its share of each device's idle time.
+
+    It is the same without iterations.
+    """
+    if not isinstance(analysis.iterations, Iterations):
+        return analysis
+    shares = {} if time is None else time.shares
     return replace(
         analysis,
         notes=(*analysis.notes, *notes),
-        iterations=replace(iterations, unprofiled=time),
-        devices=tuple(with_profiler_part(device, time.shares.get(device.device)) for device in analysis.devices),
+        iterations=replace(analysis.iterations, unprofiled=time),
+        devices=tuple(_with_profiler_share(device, shares.get(device.device)) for device in analysis.devices),
     )
 
 
@@ -174,7 +177,7 @@ def _idle_shares(
 ) -> Mapping[str, float]:
     """Return the fraction of a device's idle time of each cause that a run without the profiler does not have.
 
-    A gap loses the host's part first, in proportion to its causes, then the GPU's own.
+    A gap loses the host's time first, in proportion to its causes, then the GPU's own.
     """
     ops, (gaps, ending) = graph.operations, work.idle_gaps()
     counted = np.flatnonzero((ops.device == work.device) & (ops.iteration >= graph.first))
@@ -205,8 +208,8 @@ def _idle_before(graph: DependencyGraph, run: Replay, members: Codes) -> Times:
     return idle
 
 
-def with_profiler_part(use: DeviceUse, shares: Mapping[str, float] | None) -> DeviceUse:
-    """Return a device with the profiler's part of its idle time; outside the steady part it is unknown and counts 0."""
+def _with_profiler_share(use: DeviceUse, shares: Mapping[str, float] | None) -> DeviceUse:
+    """Return a device with the profiler's share of its idle time; outside the steady part that counts 0."""
     if shares is None:
         return use
     steady: DeviceFigures = use.steady

@@ -67,8 +67,8 @@ def _repeated_copies(capture: MeasuredCapture, device: GpuWork) -> str:
     counted = capture.counted
     if capture.program.training is not False or not counted:
         return ""
-    to_gpu = device.column(capture.trace, "kind") == ALL_KINDS.index("h2d")
-    sizes = device.column(capture.trace, "bytes")[to_gpu]
+    to_gpu = device.column("kind") == ALL_KINDS.index("h2d")
+    sizes = device.column("bytes")[to_gpu]
     counts = np.unique(sizes, return_counts=True)[1]
     if len(sizes) < MIN_WEIGHTS * counted or counts[counts >= counted].sum() < MIN_REPEATED * len(sizes):
         return ""

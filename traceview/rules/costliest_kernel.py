@@ -99,7 +99,7 @@ def costliest(use: DeviceUse) -> Costliest | None:
 def find(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft]:
     """Yield findings on the graphs and on the costliest kernels of a GPU that take HIGH_SHARE of its time."""
     enough = HIGH_SHARE * device.use.window.length
-    graphs = np.flatnonzero(device.column(capture.trace, "source") == GRAPH)
+    graphs = np.flatnonzero(device.column("source") == GRAPH)
     if len(graphs):
         rows = capture.trace.operations[device.activity.rows[graphs]]
         ns = dict(

@@ -146,7 +146,7 @@ def _draft(capture: MeasuredCapture, device: GpuWork, use: StreamUse, busiest: S
 
 def _longest_pauses(trace: Trace, device: GpuWork, use: StreamUse) -> tuple[Place, ...]:
     """Return the longest times between two operations of the stream."""
-    rows = np.flatnonzero(device.column(trace, "stream") == use.stream)
+    rows = np.flatnonzero(device.column("stream") == use.stream)
     times = intervals.union(device.activity.start[rows], device.activity.end[rows], ordered=True)
     start, end = times.end[:-1], times.start[1:]
     return tuple(

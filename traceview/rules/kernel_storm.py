@@ -98,7 +98,7 @@ def _launching_ranges(capture: MeasuredCapture, rows: Rows) -> Times:
 def _storm_operations(capture: MeasuredCapture, device: GpuWork) -> tuple[Rows, Times]:
     """Return the operations in storms, stream by stream, and the number of the storm of each."""
     trace, work = capture.trace, device.activity
-    stream, name, shape = (device.column(trace, column) for column in ("stream", "name", "shape"))
+    stream, name, shape = (device.column(column) for column in ("stream", "name", "shape"))
     tiny = tiny_operations(work.start, work.end, shape, trace.shapes)
     tensors = TENSOR_LIBRARIES.intersection((capture.program.kind, *capture.program.frameworks))
     members, counts = [EMPTY.start], [EMPTY.start]

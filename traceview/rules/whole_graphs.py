@@ -29,7 +29,7 @@ GRAPH = SOURCES.index("graph")
 
 def find(capture: MeasuredCapture, device: GpuWork) -> Iterator[Note | FindingDraft]:
     """Yield a note if graphs are traced as a whole, and a finding if the capture lacks graphs."""
-    work, members = device.activity, np.flatnonzero(device.column(capture.trace, "source") == GRAPH)
+    work, members = device.activity, np.flatnonzero(device.column("source") == GRAPH)
     if len(members):
         inside = intervals.union(work.start[members], work.end[members], ordered=True)
         yield _note(device, len(members), intervals.length(inside))
