@@ -133,7 +133,7 @@ def test_tables_are_frames() -> None:
     analysis = analyzed(DUAL)
     device = analysis.devices[0]
     kernels = analysis.table("kernels")
-    assert kernels["total_ns"].sum() == sum(row.total_ns for row in analysis.part(device).tables["kernels"].rows)
+    assert kernels["total_ns"].sum() == sum(row.total_ns for row in analysis.covered(device).tables["kernels"].rows)
     assert kernels["device"].unique().to_list() == [device.id]
     assert analysis.table("streams")["causes"].struct["host"].sum() == sum(row.causes["host"] for row in device.streams)
     for name in (*analysis.tables, *device.tables):

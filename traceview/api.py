@@ -143,7 +143,7 @@ def to_html(result: Analysis | Comparison | Fleet, path: str | Path) -> None:
 
 def frame(analysis: Analysis, name: str) -> pl.DataFrame:
     """Return a declared table of an analysis as a frame (Analysis.table)."""
-    uses = {use.id: {**use.tables, **analysis.part(use).tables} for use in analysis.devices}
+    uses = {use.id: {**use.tables, **analysis.covered(use).tables} for use in analysis.devices}
     of_devices = {device: tables[name] for device, tables in uses.items() if name in tables}
     if name in analysis.tables:
         return _measured_frame(analysis, analysis.tables[name])

@@ -7,7 +7,7 @@ TraceviewError            one line; the command line exits with 2
     DamagedExportError    truncated, corrupt, or still being written
     NoGpuWorkError        readable, but without GPU work to analyze
   RequestError            the options do not fit this capture
-  OutputError             a result cannot be written; no part of it is left
+  OutputError             a result cannot be written; nothing of it is kept
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class NotAnExportError(ReportError):
 
 
 class DamagedExportError(ReportError):
-    """The file is an export with a corrupt part."""
+    """The file is a corrupt export."""
 
 
 class NoGpuWorkError(ReportError):

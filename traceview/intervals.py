@@ -100,11 +100,11 @@ def row_hashes(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.uint64]:
     """Return a 64-bit hash of each row; equal rows have equal hashes."""
     hashes = np.zeros(len(columns[0]), np.uint64)
     for block in blocks(len(hashes)):
-        part = hashes[block]
+        mixed = hashes[block]
         for column in columns:
-            part += column[block].view(np.uint64)
-            part *= MULTIPLIER
-            part ^= part >> np.uint64(29)
+            mixed += column[block].view(np.uint64)
+            mixed *= MULTIPLIER
+            mixed ^= mixed >> np.uint64(29)
     return hashes
 
 
@@ -241,17 +241,17 @@ def length(members: Intervals) -> int:
 
 
 def complement(members: Intervals, start: int, end: int) -> Intervals:
-    """Return the parts of [start, end) that a union does not cover."""
+    """Return the stretches of [start, end) that a union does not cover."""
     return gaps_between(clip(members, start, end), start, end)[0]
 
 
 def gaps_between(members: Intervals, start: int, end: int) -> tuple[Intervals, slice]:
-    """Return the parts of [start, end) that a union inside it does not cover, and the member that ends each part.
+    """Return the stretches of [start, end) that a union inside it does not cover, and the member that ends each.
 
     Member number `len(members.start)` stands for `end`.
     """
     count = len(members.start)
-    # Members do not touch, so only the parts before the first and after the last member may be empty.
+    # Members do not touch, so only the stretches before the first and after the last member may be empty.
     ending = slice(int(count > 0 and members.start[0] <= start), count + int(count == 0 or members.end[-1] < end))
     if ending == slice(1, count):
         return Intervals(members.end[:-1], members.start[1:]), ending
@@ -262,7 +262,7 @@ def gaps_between(members: Intervals, start: int, end: int) -> tuple[Intervals, s
 
 
 def clip(members: Intervals, start: int, end: int) -> Intervals:
-    """Return the part of a union inside [start, end)."""
+    """Return a union inside [start, end)."""
     low = int(np.searchsorted(members.end, start, side="right"))
     high = int(np.searchsorted(members.start, end, side="left"))
     if low >= high or start >= end:
@@ -279,7 +279,7 @@ def clip(members: Intervals, start: int, end: int) -> Intervals:
 
 
 def subtract(left: Intervals, right: Intervals) -> Intervals:
-    """Return the parts of the union `left` that the union `right` does not cover."""
+    """Return the times of the union `left` that the union `right` does not cover."""
     if len(left.start) == 0 or len(right.start) == 0:
         return left
     if len(left.start) > len(right.start):
@@ -289,7 +289,7 @@ def subtract(left: Intervals, right: Intervals) -> Intervals:
     common = intersect(left, right)
     if len(common.start) == 0:
         return left
-    # A remaining part begins where a member begins or a common part ends, and ends where the next one begins.
+    # A remaining time begins where a member begins or a common one ends, and ends where the next one begins.
     start = np.sort(np.concatenate([left.start, common.end]), kind="stable")
     end = np.sort(np.concatenate([common.start, left.end]), kind="stable")
     some = np.flatnonzero(end > start)
@@ -297,7 +297,7 @@ def subtract(left: Intervals, right: Intervals) -> Intervals:
 
 
 class QueryParts(NamedTuple):
-    """Parts of queries: the index of the query that each belongs to, and its start and end in ns."""
+    """Pieces of queries: the index of the query that each belongs to, and its start and end in ns."""
 
     query: Times
     start: Times
@@ -305,7 +305,7 @@ class QueryParts(NamedTuple):
 
 
 def parts_in_queries(members: Intervals, start: Times, end: Times) -> QueryParts:
-    """Return every part of a union that lies in each query [start, end). Queries may overlap each other."""
+    """Return every piece of a union that lies in each query [start, end). Queries may overlap each other."""
     first = np.searchsorted(members.end, start, side="right")
     last = np.searchsorted(members.start, end, side="left")
     count = np.maximum(last - first, 0)
@@ -321,8 +321,8 @@ def parts_in_queries(members: Intervals, start: Times, end: Times) -> QueryParts
 def intersect(left: Intervals, right: Intervals) -> Intervals:
     """Return what two unions have in common."""
     few, many = (left, right) if len(left.start) <= len(right.start) else (right, left)
-    parts = [_intersect_block(Intervals(few.start[rows], few.end[rows]), many) for rows in blocks(len(few.start))]
-    return parts[0] if len(parts) == 1 else Intervals(*map(np.concatenate, zip(EMPTY, *parts, strict=True)))
+    pieces = [_intersect_block(Intervals(few.start[rows], few.end[rows]), many) for rows in blocks(len(few.start))]
+    return pieces[0] if len(pieces) == 1 else Intervals(*map(np.concatenate, zip(EMPTY, *pieces, strict=True)))
 
 
 def _intersect_block(few: Intervals, many: Intervals) -> Intervals:
@@ -350,13 +350,13 @@ def overlap_length(left: Intervals, right: Intervals) -> int:
     return length(intersect(left, right))
 
 
-def merge_disjoint(parts: Sequence[Intervals]) -> Intervals:
+def merge_disjoint(unions: Sequence[Intervals]) -> Intervals:
     """Merge disjoint unions into one ascending union."""
-    nonempty = [part for part in parts if len(part.start)]
+    nonempty = [each for each in unions if len(each.start)]
     if len(nonempty) < 2:
         return nonempty[0] if nonempty else EMPTY
-    starts = np.concatenate([part.start for part in nonempty])
-    ends = np.concatenate([part.end for part in nonempty])
+    starts = np.concatenate([each.start for each in nonempty])
+    ends = np.concatenate([each.end for each in nonempty])
     order = np.argsort(starts, kind="stable")
     return Intervals(starts[order], ends[order])
 

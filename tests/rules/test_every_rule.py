@@ -50,7 +50,7 @@ def test_costs_do_not_exceed_lost_time(work, api, spans, window, unit, whole) ->
         reject()
     for device in analysis.devices:
         own = [part for finding in analysis.findings for part in finding.by_device if part.device == device.id]
-        part = analysis.part(device)
+        part = analysis.covered(device)
         of_run = analysis.covers_run or any(finding.once for finding in own)
         time = analysis.run.length if of_run else part.window.length
         waiting = sum(finding.cost_ns for finding in own if finding.claims == "waiting")

@@ -58,7 +58,7 @@ def capture_for_rules(work: TraceWork, analysis: Analysis) -> MeasuredCapture:
 
 def _gpu_work(analysis: Analysis, use: DeviceUse, whole: Activity) -> GpuWork:
     """Return a GPU in the time that findings cover; `whole` is its work in its window."""
-    trace, covered = analysis.trace, analysis.part(use)
+    trace, covered = analysis.trace, analysis.covered(use)
     work = whole.clip(covered.window)
     return GpuWork(trace, use if analysis.whole else steady_use(trace, use, work), covered.gaps, work)
 

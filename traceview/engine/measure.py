@@ -107,8 +107,8 @@ def _iterations(
         return located
     where, work = located
     measured = MeasuredDevices(capture.activities, {device.device: device.gaps for device in devices})
-    parts = breakdown(capture.trace, capture.threads, measured, where.process, where.start, where.end)
-    return build_iterations(where, parts, work)
+    figures = breakdown(capture.trace, capture.threads, measured, where.process, where.start, where.end)
+    return build_iterations(where, figures, work)
 
 
 def _with_steady_part(

@@ -1,6 +1,6 @@
 """The model of a capture: the time without the profiler, and the changes that predictions rest on.
 
-Of a large capture, models look at a stretch. A trace of a few hundred thousand operations around some iterations gives
+Models look at a stretch of a large capture. A trace of a few hundred thousand operations around some iterations gives
 about the same model as the capture; rates of copies and the speed of the host are those of the stretch.
 """
 

@@ -78,11 +78,11 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFigures:
-    """The work of one GPU in a part of its window, clipped at the border of the part.
+    """The work of one GPU in its window or its steady part, clipped at the border.
 
     Attributes:
-        window: The part, in ns on the capture's clock.
-        kernel_count: The number of kernels that start in the part.
+        window: This time, in ns on the capture's clock.
+        kernel_count: The number of kernels that start in it.
         busy_ns: Time with any operation, in ns.
         compute_ns: Time with a compute kernel, in ns.
         communication_ns: Time with a communication kernel, in ns.
@@ -185,7 +185,7 @@ class SyncUse:
     blocked_ns: int
     waited_ns: int
     starved_ns: int
-    idle_in_wait_ns: int  # part of starved_ns that lies inside a device's window, each idle ns once
+    idle_in_wait_ns: int  # ns of starved_ns that lies inside a device's window, each idle ns once
     refill_ns: int
     cost_ns: int  # at most idle_in_wait_ns + refill_ns, and at most blocked_ns
     calls: tuple[ApiTotal, ...]
@@ -238,7 +238,7 @@ class IterationKind:
     """
 
     count: int
-    share: float  # part of the time of the counted iterations
+    share: float  # of the time of the counted iterations
     time_ns: Spread
     differs: str  # where they are, and what they launch
     first: int
@@ -264,7 +264,7 @@ class IterationCandidate:
     source: str  # "range" or "period"
     count: int
     time_ns: int  # the mean time from one to the next
-    share_fraction: float  # part of the GPU time that its process launches
+    share_fraction: float  # of the GPU time that its process launches
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,8 +405,8 @@ class Analysis(Paged):
         frame: pl.DataFrame = writer().frame(self, name)
         return frame
 
-    def part(self, device: DeviceUse) -> DeviceFigures:
-        """Return the part of a device's window that findings and bars cover."""
+    def covered(self, device: DeviceUse) -> DeviceFigures:
+        """Return the figures of a device in the time that findings and bars cover."""
         return device if self.whole else device.steady
 
     @property
@@ -417,7 +417,7 @@ class Analysis(Paged):
     def compute_share(self, device: DeviceUse) -> float:
         """Return the share of the time of a device in which it computes, waits for the profiler left out."""
         whole = self.covered_ns(device) - sum((device.gaps.profiler or {}).values())
-        return self.part(device).compute_ns / max(whole, 1)
+        return self.covered(device).compute_ns / max(whole, 1)
 
     def covered_ns(self, device: DeviceUse) -> int:
         """Return the time that the shares of a device's findings refer to, in ns."""

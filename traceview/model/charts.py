@@ -13,8 +13,8 @@ from traceview.model.analysis import Iteration
 from traceview.model.trace import Window
 
 MAX_BARS = 240  # bars of a capture's iterations
-# The parts of an iteration's bar, besides its idle time by cause.
-PARTS = ("compute", "exposed_communication", "exposed_h2d", "exposed_d2h")
+# The segments of an iteration's bar, besides its idle time by cause.
+SEGMENTS = ("compute", "exposed_communication", "exposed_h2d", "exposed_d2h")
 
 
 class StreamsAtOnce(NamedTuple):
@@ -74,7 +74,7 @@ class SimilarKernels:
 
 
 class KernelGrouping(NamedTuple):
-    """All kernels of a part of a device's window by one attribute, the costliest group first."""
+    """All kernels of a device in a window by one attribute, the costliest group first."""
 
     by: str  # shape, kernel, family, range, module, op, ...
     groups: tuple[SimilarKernels, ...]
@@ -92,7 +92,7 @@ class PlaceNode:
 
 @dataclass(frozen=True, slots=True)
 class RangeNode:
-    """Kernels that are launched in a range, or in ranges of one name. `own_ns` is the part outside inner ranges."""
+    """Kernels that are launched in a range, or in ranges of one name. `own_ns` is the time outside inner ranges."""
 
     name: str
     parent: int  # index of the range around it, -1 for none
@@ -147,7 +147,7 @@ class LaunchShape:
 class DeviceCharts(NamedTuple):
     """The charts of one device. `copies_left_out` copies have no bandwidth because their bytes or length are 0.
 
-    `kernels`, `places` and `ranges` are those of the part that findings cover; `other_kernels` are those of the other
+    `kernels`, `places` and `ranges` are those of the time that findings cover; `other_kernels` are those of the other
     of steady part and window, empty where both are the same.
     """
 
@@ -190,7 +190,9 @@ def iteration_bars(iterations: Sequence[Iteration], limit: int = MAX_BARS) -> tu
     width = max(1, -(-len(iterations) // limit))
     firsts = [first for start, stop in _equally_skipped(iterations) for first in range(start, stop, width)]
     wall = [iteration.wall_ns for iteration in iterations]
-    sums = {part: np.add.reduceat(np.array(ns, np.int64), firsts).tolist() for part, ns in _parts(iterations).items()}
+    sums = {
+        name: np.add.reduceat(np.array(ns, np.int64), firsts).tolist() for name, ns in _segments(iterations).items()
+    }
     stops = [*firsts[1:], len(iterations)]
     return tuple(
         IterationBar(
@@ -198,7 +200,7 @@ def iteration_bars(iterations: Sequence[Iteration], limit: int = MAX_BARS) -> tu
             count=stop - first,
             skipped=iterations[first].skipped,
             wall_ns=sum(wall[first:stop]),
-            parts={part: ns[bar] for part, ns in sums.items() if ns[bar]},
+            parts={name: ns[bar] for name, ns in sums.items() if ns[bar]},
             slowest=max(range(first, stop), key=wall.__getitem__),
         )
         for bar, (first, stop) in enumerate(zip(firsts, stops, strict=True))
@@ -214,8 +216,8 @@ def _equally_skipped(iterations: Sequence[Iteration]) -> Iterator[tuple[int, int
             start = stop
 
 
-def _parts(iterations: Sequence[Iteration]) -> dict[str, list[int]]:
-    """Return the ns of each part in each iteration."""
-    parts = {part: list(map(attrgetter(f"{part}_ns"), iterations)) for part in PARTS}
+def _segments(iterations: Sequence[Iteration]) -> dict[str, list[int]]:
+    """Return the ns of each segment in each iteration."""
+    segments = {name: list(map(attrgetter(f"{name}_ns"), iterations)) for name in SEGMENTS}
     causes = iterations[0].idle
-    return parts | {f"idle_{cause}": [iteration.idle[cause] for iteration in iterations] for cause in causes}
+    return segments | {f"idle_{cause}": [iteration.idle[cause] for iteration in iterations] for cause in causes}

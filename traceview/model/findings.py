@@ -76,12 +76,12 @@ class Finding:
         advice: What to change.
         code: Example code.
         device: The id of the GPU, or None.
-        cost_fraction: The part of the device's time that findings cover, from 0 to 1.
+        cost_fraction: The share of the device's time that findings cover, from 0 to 1.
         cost_per_iteration_ns: The cost of an iteration in ns, or None without iterations.
         claims: "waiting" for idle and exposed time, "compute" for compute time that a change makes shorter.
         unprofiled_cost_ns: An estimate of the cost without the profiler, in ns.
         unprofiled_cost_per_iteration_ns: The same for an iteration, in ns.
-        unprofiled_cost_fraction: The same as a part of the device's time without the profiler, from 0 to 1.
+        unprofiled_cost_fraction: The same as a share of the device's time without the profiler, from 0 to 1.
         unsure_because: What the capture lacks that the finding rests on.
         host: Where the host was in the idle time that the finding costs, if known.
         change: The change of `traceview whatif` that predicts what the remedy gives; "" for none.

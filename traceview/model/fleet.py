@@ -204,9 +204,9 @@ class Rank:
     """One rank: means over its steady iterations, or sums over the window if it has none.
 
     `own` is wall minus exposed communication: the time that the rank itself takes. `lag` is the median over iterations
-    of its `own` minus the median `own` of the other ranks, and `noise` the part of it that scatter explains; both are
+    of its `own` minus the median `own` of the other ranks, and `noise` what of it scatter explains; both are
     None for too few iterations. `wait` is the time in collectives before the last rank arrives, and `bare_wait` a lower
-    bound of the part without compute. `caused` and `bare_caused` are the sums over all other ranks of their waits for
+    bound of the time without compute. `caused` and `bare_caused` are the sums over all other ranks of their waits for
     this rank. It is last in `last_count` of `matched` collectives.
     """
 
@@ -249,7 +249,7 @@ class Straggler:
 
     rank: int
     lag: int
-    share: float  # part of the own time of a typical iteration of the rank's set
+    share: float  # of the own time of a typical iteration of the rank's set
     part: str
     part_lag: int
     more_kernels: int

@@ -79,8 +79,8 @@ def names_with_match(names: pl.Series, pattern: str, where: str) -> pl.Series:
     Raises RequestError, which begins with `where`, if it cannot be searched.
     """
     distinct = names.drop_nulls().unique(maintain_order=True)
-    part = distinct.str.len_bytes().cum_sum() // SEARCHED_AT_ONCE
-    edges = np.flatnonzero(np.diff(part.to_numpy(), prepend=-1, append=-1)).tolist()
+    block = distinct.str.len_bytes().cum_sum() // SEARCHED_AT_ONCE
+    edges = np.flatnonzero(np.diff(block.to_numpy(), prepend=-1, append=-1)).tolist()
     began, matches = monotonic(), [distinct.clear()]
     for first, last in pairwise(edges):
         if monotonic() - began > MAX_SECONDS:

@@ -9,8 +9,8 @@ from traceview.model.columns import column, derived
 from traceview.model.units import time_range
 
 
-def _ratio(part: int, total: int) -> float | None:
-    return part / total if total else None
+def _ratio(ns: int, total: int) -> float | None:
+    return ns / total if total else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class CopyOverlap:
     count: int = column("count", "count", "Number of copies.")
     bytes: int = column("bytes", "size", "Bytes copied.")
     busy_ns: int = column("ns", "busy", "Length of the union of the copies.")
-    overlapped_ns: int = column("ns", "overlapped", "Part of the busy time in which compute runs on the device.")
+    overlapped_ns: int = column("ns", "overlapped", "Busy time in which compute runs on the device.")
     exposed_ns: int = column("ns", "exposed", "Busy time less overlapped time.")
 
     @derived("text", "kind", "Kind and memory.")
@@ -33,7 +33,7 @@ class CopyOverlap:
     def bandwidth(self) -> float | None:
         return _ratio(self.bytes, self.busy_ns)
 
-    @derived("fraction", "hidden", "Overlapped part of the busy time.")
+    @derived("fraction", "hidden", "Overlapped share of the busy time.")
     def hidden(self) -> float | None:
         return _ratio(self.overlapped_ns, self.busy_ns)
 
@@ -44,13 +44,11 @@ class CommunicationOverlap:
 
     count: int = column("count", "kernels", "Number of communication kernels.")
     busy_ns: int = column("ns", "busy", "Length of the union of the kernels.")
-    overlapped_ns: int = column("ns", "overlapped", "Part of the busy time in which compute runs on the device.")
+    overlapped_ns: int = column("ns", "overlapped", "Busy time in which compute runs on the device.")
     exposed_ns: int = column("ns", "exposed", "Busy time less overlapped time.")
-    blocking_ns: int = column(
-        "ns", "blocking", "Part of the busy time in which launched work of another stream waits for its end."
-    )
+    blocking_ns: int = column("ns", "blocking", "Busy time in which launched work of another stream waits for its end.")
 
-    @derived("fraction", "hidden", "Overlapped part of the busy time.")
+    @derived("fraction", "hidden", "Overlapped share of the busy time.")
     def hidden(self) -> float | None:
         return _ratio(self.overlapped_ns, self.busy_ns)
 
@@ -83,7 +81,7 @@ class QueueLength:
 
 @dataclass(frozen=True, slots=True)
 class QueueSlice:
-    """QueueLength of the launches that begin in a part of the time."""
+    """QueueLength of the launches that begin in a window."""
 
     offset_ns: int = column("ns", "from", "Start of the slice, from the start of the window.")
     launches: int = column("count", "launches", "Number of launched operations.")
@@ -122,9 +120,9 @@ class ApiTotal:
     api: str = column("code", "call", "CUDA API function.")
     count: int = column("count", "count", "Number of calls.")
     blocked_ns: int = column("ns", "host blocked", "Time inside the calls.")
-    waited_ns: int = column("ns", "GPU busy", "Part in which a GPU of the process is busy.")
-    starved_ns: int = column("ns", "GPU idle", "Part in which no GPU of the process is busy.")
-    idle_in_wait_ns: int = column("ns", "GPU idle in window", "Part of the GPU idle time that lies inside its window.")
+    waited_ns: int = column("ns", "GPU busy", "Time in which a GPU of the process is busy.")
+    starved_ns: int = column("ns", "GPU idle", "Time in which no GPU of the process is busy.")
+    idle_in_wait_ns: int = column("ns", "GPU idle in window", "GPU idle time that lies inside its window.")
     refill_ns: int = column("ns", "restart gap", "GPU idle time from the return to the next operation.")
     cost_ns: int = column("ns", "cost", "GPU idle time in the calls and restart gaps, at most the time they block.")
 
@@ -169,7 +167,7 @@ class SourceLine:
     )
     stack: str = column("text", "stack", "Functions of libraries below the line, with the most of its time.")
     idle_ns: int = column("ns", "GPU idle", "Idle time of GPUs until the next launch, while the thread was here.")
-    host_ns: int = column("ns", "outside CUDA calls", "Part of this idle time that has the cause `host`.")
+    host_ns: int = column("ns", "outside CUDA calls", "Idle time that has the cause `host`.")
     low_ns: int = column("ns", "low", "Lower end of the confidence interval of the idle time.")
     high_ns: int = column("ns", "high", "Upper end of the confidence interval of the idle time.")
     samples: int = column("count", "samples", "Number of stack samples, or of exactly known stacks.")
@@ -220,7 +218,7 @@ class KernelUse:
     mean_ns: int = column("ns", "mean", "Total over count, rounded down.")
     min_ns: int = column("ns", "shortest", "Length of the shortest.")
     max_ns: int = column("ns", "longest", "Length of the longest.")
-    share: float = column("fraction", "share", "Part of the summed kernel time of the device.")
+    share: float = column("fraction", "share", "Share of the summed kernel time of the device.")
     grid: tuple[int, ...] | None = column("size", "grid", "Blocks in x, y and z.")
     block: tuple[int, ...] | None = column("size", "block", "Threads of a block in x, y and z.")
     registers: int | None = column("count", "registers", "Registers of a thread.")
@@ -258,7 +256,7 @@ class KernelPlace:
     direction: str | None = column("text", "direction", "forward, backward or optimizer.")
     count: int = column("count", "count", "Number of kernels.")
     total_ns: int = column("ns", "total", "Sum of their lengths.")
-    share: float = column("fraction", "share", "Part of the summed kernel time of the device.")
+    share: float = column("fraction", "share", "Share of the summed kernel time of the device.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +267,7 @@ class ModuleUse:
     direction: str | None = column("text", "direction", "forward, backward or optimizer.")
     count: int = column("count", "kernels", "Number of kernels.")
     total_ns: int = column("ns", "total", "Sum of their lengths.")
-    share: float = column("fraction", "share", "Part of the summed kernel time of the device.")
+    share: float = column("fraction", "share", "Share of the summed kernel time of the device.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +288,7 @@ class MatrixPrecision:
     tensor_core: bool | None = column("flag", "tensor cores", "Whether they use tensor cores, from their names.")
     count: int = column("count", "kernels", "Number of kernels.")
     total_ns: int = column("ns", "total", "Sum of their lengths.")
-    share: float = column("fraction", "share", "Part of the summed time of all matrix kernels.")
+    share: float = column("fraction", "share", "Share of the summed time of all matrix kernels.")
     flops: int | None = column("flops", "FLOPs", "Their floating-point operations, of those that are known.")
     known_ns: int = column("ns", "known for", "Sum of the lengths of the kernels of calls whose FLOPs are known.")
     peak_flops_per_s: int | None = column("flops_per_s", "peak", "Dense peak of the GPU in this precision.")
@@ -308,7 +306,7 @@ class MatrixShape:
     precision: str | None = column("text", "precision", "Type of the inputs, from the kernels' names or the shape.")
     count: int = column("count", "calls", "Number of calls.")
     total_ns: int = column("ns", "total", "Sum of the lengths of their kernels.")
-    share: float = column("fraction", "share", "Part of the summed time of all rows.")
+    share: float = column("fraction", "share", "Share of the summed time of all rows.")
     flops: int | None = column("flops", "FLOPs", "Their floating-point operations.")
     bytes: int | None = column("bytes", "bytes", "Inputs and outputs, each read or written once.")
     flops_per_s: int | None = column("flops_per_s", "rate", "FLOPs over total.")
@@ -342,7 +340,7 @@ class SpeedOfLight:
     bf16_peak_flops_per_s: int | None = column("flops_per_s", "bf16 peak", "Peak with bfloat16, for FP32 programs.")
     at_peak_ns: int | None = column("ns", "at peak", "Time that the FLOPs take at the peaks of their precisions.")
     known_fraction: float | None = column(
-        "fraction", "known", "Part of the time of matrix kernels for which FLOPs are known; null for whole iterations."
+        "fraction", "known", "Share of the time of matrix kernels for which FLOPs are known; null for whole iterations."
     )
     unknown_because: str | None = column("text", "unknown because", "Why a figure of the row is null.")
 

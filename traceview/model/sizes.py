@@ -171,12 +171,12 @@ class MemoryUse:
     allocated_bytes: int = column("bytes", "allocated", "Sum of the allocations.")
     range: str = column("text", "range", "NVTX range in which most of the peak was allocated; numbers in names are #.")
     place: str = column("text", "line", "Line of the program in that range that allocated most of it.")
-    place_bytes: int = column("bytes", "from there", "Part of the peak that was allocated at this range and line.")
+    place_bytes: int = column("bytes", "from there", "Bytes of the peak that were allocated at this range and line.")
 
 
 @dataclass(frozen=True, slots=True)
 class MetricMeans:
-    """Means over the samples that a part of the time fills. A metric that the capture does not have is None."""
+    """Means over the samples that one kind of work fills. A metric that the capture does not have is None."""
 
     part: str = column("text", "while", "What fills at least 90% of each counted sample.")
     count: int = column("count", "samples", "Number of counted samples.")

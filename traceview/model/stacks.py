@@ -164,7 +164,7 @@ class HostPlace:
     """Where the host was in the idle time that a finding costs (docs/definitions.md).
 
     Attributes:
-        time_ns: The part of the finding's idle time that it explains.
+        time_ns: The ns of the finding's idle time that it explains.
         stack: The outermost frame first, at most MAX_STACK frames; empty if no stack was taken.
         own: The index in `stack` of the innermost frame of the program's code, whose line is the place; the innermost
             frame of all if the stack has none of the program's code.

@@ -168,7 +168,7 @@ class Window:
         return self.end - self.start
 
     def within(self, other: Window) -> Window:
-        """Return the part inside another window; it is empty, at an edge of the other, where they do not overlap."""
+        """Return what is inside another window; it is empty, at an edge of the other, where they do not overlap."""
         start = min(max(self.start, other.start), other.end)
         return Window(start, min(max(self.end, start), other.end))
 
@@ -199,7 +199,7 @@ class ReportInfo:
     left_out: tuple[Note, ...] = ()  # what is missing or was left out
     profiler: str = "nsys"  # "nsys" or "torch.profiler"
     health: tuple[Note, ...] = ()
-    stretch: str = ""  # which part of a capture larger than memory was read, in words
+    stretch: str = ""  # which stretch of a capture larger than memory was read, in words
     passed: tuple[str, ...] = ()
 
     @property

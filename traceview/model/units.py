@@ -55,11 +55,11 @@ def operations(count: float) -> str:
     return _with_unit(count, OPERATIONS)
 
 
-def share(part: float, whole: float = 1) -> str:
+def share(value: float, whole: float = 1) -> str:
     """Return a share: `12.3%`, `100%`, `<0.1%`; `-` where the whole is 0."""
     if not whole:
         return "-"
-    percent = 100 * part / whole
+    percent = 100 * value / whole
     if 0 < abs(percent) < 0.05:
         return "<0.1%" if percent > 0 else ">-0.1%"
     return f"{percent * ROUND_UP:,.{1 if 0 < abs(percent) < 99.95 else 0}f}%"

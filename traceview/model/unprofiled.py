@@ -50,7 +50,7 @@ ESTIMATE = ProfilerCosts(Bounds(0.5, 1.0, 1.5), GAP_SPREAD.times(260))
 
 @dataclass(frozen=True, slots=True)
 class UnprofiledTime:
-    """The time of an iteration without the profiler, and the profiler's part of each device's idle time.
+    """The time of an iteration without the profiler, and the profiler's share of each device's idle time.
 
     `source` is "estimate", or "given" for a measured time, which the `costs` are scaled to. `shares` has for
     each device (row of Trace.devices) and cause the fraction of the idle time that is the profiler's. `slowdown` is how

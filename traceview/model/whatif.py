@@ -15,7 +15,7 @@ PATH = ("compute", "communication", "copy", "memset", "gap", "launch", "host", "
 
 @dataclass(frozen=True, slots=True)
 class PathSpan:
-    """One part of the critical path of the run as it is, on the capture's clock."""
+    """One stretch of the critical path of the run as it is, on the capture's clock."""
 
     kind: str  # one of PATH
     name: str
@@ -85,7 +85,7 @@ class WhatIf(Documented):
         replayed_ns: The time that the unchanged model predicts, in ns.
         unprofiled: The time without the profiler in ns; if it is known, predictions are for runs without the profiler.
         path: The critical path of an iteration, in ns of each kind of PATH.
-        spans: The parts of this path, in ns on the capture's clock.
+        spans: The stretches of this path, in ns on the capture's clock.
         predictions: Each change alone, the best first, in ns.
         together: One more change each time, the best first, in ns.
         left_out: Changes that do not apply, with the reason.

@@ -43,7 +43,7 @@ BATCHES_AHEAD = "The loop makes its next batch here: make it in worker processes
 UNSEEN = "nsys takes no stack while a thread holds the lock: look at what runs between these lines. "
 SLEEPS = re.compile(r"nanosleep|usleep")
 
-# The part of a line's idle time that a finding can be about: outside CUDA calls, inside them, or both.
+# The idle time of a line that a finding can be about: outside CUDA calls, inside them, or both.
 LINE_TIMES: Mapping[str, Callable[[SourceLine], int]] = {
     "host": lambda line: line.host_ns,
     "calls": lambda line: line.idle_ns - line.host_ns,
@@ -66,7 +66,7 @@ NOWHERE = FindingPlace()
 class IdleHost(NamedTuple):
     """What the host did in the idle time of a finding: its ns, and those that were looked at, by source line.
 
-    `states` returns the states of threads in the looked-at time with the cause `host`, or in the part at a line.
+    `states` returns the states of threads in the looked-at time with the cause `host`, or in that at a line.
     """
 
     idle_ns: int
@@ -205,9 +205,9 @@ FIGURE = re.compile(rf"\d[\d.,]*(?: ?(?:{UNITS}|%)(?!\w))?")  # a number with it
 
 
 class Price(NamedTuple):
-    """The price of a grant in ns, its gaps, its part in the steady part, and its share of the device's time.
+    """The price of a grant in ns, its gaps, what of it is in the steady part, and its share of the device's time.
 
-    `profiler` is the part of the price that a run without the profiler does not pay, None if it is unknown.
+    `profiler` is what of the price a run without the profiler does not pay, None if it is unknown.
     `unprofiled_share` is the share in that run, or `share`.
     """
 
@@ -221,8 +221,8 @@ class Price(NamedTuple):
     @classmethod
     def from_grant(cls, analysis: Analysis, use: DeviceUse, draft: FindingDraft, grant: Grant) -> Price:
         """Price the grant of a draft on a device with these figures."""
-        whole, gaps = _priced_time(analysis, use, draft), analysis.part(use).gaps
-        total, profiler = grant.total + draft.outside_ns, _profiler_part(gaps, grant)
+        whole, gaps = _priced_time(analysis, use, draft), analysis.covered(use).gaps
+        total, profiler = grant.total + draft.outside_ns, _profiler_ns(gaps, grant)
         left = whole - sum((gaps.profiler or {}).values())
         return cls(
             total=total,
@@ -243,8 +243,8 @@ def _priced_time(analysis: Analysis, use: DeviceUse, draft: FindingDraft) -> int
     return analysis.run.length if draft.of_run else analysis.covered_ns(use)
 
 
-def _profiler_part(gaps: Gaps, grant: Grant) -> int | None:
-    """Return the part of a grant that a run without the profiler does not lose; None if it is unknown."""
+def _profiler_ns(gaps: Gaps, grant: Grant) -> int | None:
+    """Return the ns of a grant that a run without the profiler does not lose; None if it is unknown."""
     if gaps.profiler is None:
         return None
     return sum(ns * gaps.profiler[cause] // max(gaps.causes[cause], 1) for cause, ns in grant.causes)
@@ -260,7 +260,7 @@ class Details(NamedTuple):
 
 def describe(analysis: Analysis, draft: FindingDraft, texts: FindingTexts, price: Price, details: Details) -> Finding:
     """Return the finding of a draft that costs enough."""
-    # The part is one of the cost. A title without it has another figure, which can be less.
+    # The place explains some of the cost. A title without it has another figure, which can be less.
     whole = "it" if "{cost}" in texts.templates["title"] else "the cost"
     place = name_place(analysis.trace.evidence, draft.claims, details.host, whole)
     texts = texts.at_known_place() if place.where else texts

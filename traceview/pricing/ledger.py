@@ -40,7 +40,7 @@ class TimeClaim(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KernelClaim:
-    """A claim on a part of the compute time of operations: `fractions` of the own time of each of `rows`.
+    """A claim on the compute time of operations: `fractions` of the own time of each of `rows`.
 
     `rows` are ascending indices into the device's Activity. The own time of an operation is the time in which it
     computes and no operation that started earlier still does.

@@ -151,7 +151,7 @@ def texts_for(
     plain = {name: " ".join(text.split()) for name, text in phrases.items()}
     words = {name: _expanded(" ".join(text.split()), texts, plain) for name, text in texts.items() if name not in CODE}
     words = {
-        name: " ".join(part for part in SENTENCE.split(text) if not is_lacking(part, program, shown))
+        name: " ".join(each for each in SENTENCE.split(text) if not is_lacking(each, program, shown))
         for name, text in words.items()
     }
     code = {name: _expanded(texts.get(name, ""), {}, phrases) for name in CODE}

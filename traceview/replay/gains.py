@@ -115,7 +115,7 @@ class _Gains:
 
 
 def base_ns(analysis: Analysis) -> int:
-    """Return the time that gains are parts of: that of an iteration, or of the run, without the profiler if known."""
+    """Return the time that gains are shares of: that of an iteration, or of the run, without the profiler if known."""
     iterations = analysis.iterations
     if isinstance(iterations, Iterations):
         return iterations.time_ns if iterations.unprofiled is None else iterations.unprofiled.mean_ns

@@ -53,7 +53,7 @@ def traced_events(trace: Trace, graph: DependencyGraph, slowdown: float) -> Trac
     calls = graph.calls
     begin, end, process = int(calls.start[0]), int(calls.end.max()), int(trace.api["process"][int(calls.row[0])])
     api = _from_to(trace.api.with_row_index("row"), begin, end, process)
-    # A call inside another call is part of what the outer one costs.
+    # A call inside another call counts in what the outer one costs.
     api = api.filter(pl.col("end") >= pl.col("end").cum_max().over("thread"))
     ranges = _from_to(trace.ranges, begin, end, process)
     length = (api["end"] - api["start"]).to_numpy()

@@ -68,17 +68,17 @@ def find_storms(graph: DependencyGraph) -> list[Storm]:
         rows = rows[np.argsort(ops.call[rows], kind="stable")]
         # A storm ends at the end of an iteration and at an operation that is not small.
         breaks = np.diff(ops.iteration[rows], prepend=-1) != 0
-        part = np.cumsum(breaks | ~tiny[rows] | np.concatenate([[False], ~tiny[rows][:-1]]))
+        stretch = np.cumsum(breaks | ~tiny[rows] | np.concatenate([[False], ~tiny[rows][:-1]]))
         small = rows[tiny[rows]]
         code = ops.name[small] * CLASS_COUNT + ops.code[small]
-        storms += _storms_of_group(small, part[tiny[rows]], code, ops.family[small] == FAMILIES.index("shared"))
+        storms += _storms_of_group(small, stretch[tiny[rows]], code, ops.family[small] == FAMILIES.index("shared"))
     kernels = ops.code == CLASSES.index("compute")
     return [storm for storm in storms if len(storm.members) >= MIN_OPERATIONS and kernels[storm.members].any()]
 
 
-def _storms_of_group(rows: Codes, part: Codes, code: Codes, shared: Mask) -> list[Storm]:
-    regular = _regular_ranges(code, part)
-    edges = np.flatnonzero(np.diff(part, prepend=-1, append=-1))
+def _storms_of_group(rows: Codes, stretch: Codes, code: Codes, shared: Mask) -> list[Storm]:
+    regular = _regular_ranges(code, stretch)
+    edges = np.flatnonzero(np.diff(stretch, prepend=-1, append=-1))
     storms = []
     for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         if end - begin < MIN_ROUNDS:
@@ -118,9 +118,9 @@ def _shuffled_range(code: Codes) -> tuple[int, int]:
     return best
 
 
-def _storm(rows: Codes, code: Codes, shared: Mask, part: slice, pattern: Codes) -> Storm:
-    """Return the storm of a part of the rows; it keeps the first operations of each name, as many as in the pattern."""
-    mine = code[part]
+def _storm(rows: Codes, code: Codes, shared: Mask, chosen: slice, pattern: Codes) -> Storm:
+    """Return the storm of chosen rows; it keeps the first operations of each name, as many as in the pattern."""
+    mine = code[chosen]
     order = np.argsort(mine, kind="stable")
     names, first, sizes = np.unique(mine[order], return_index=True, return_counts=True)
     turn = np.zeros(len(mine), np.int64)
@@ -129,9 +129,9 @@ def _storm(rows: Codes, code: Codes, shared: Mask, part: slice, pattern: Codes) 
     wanted = np.ones(len(names), np.int64)
     known, per = np.unique(pattern, return_counts=True)
     wanted[np.searchsorted(names, known)] = per
-    if shared[part].all():
+    if shared[chosen].all():
         wanted = np.maximum(wanted, MIN_SHARED_ROUND // len(names))
-    return Storm(rows[part], turn < wanted[np.searchsorted(names, mine)])
+    return Storm(rows[chosen], turn < wanted[np.searchsorted(names, mine)])
 
 
 def _with_partial_rounds(code: Codes, start: int, stop: int, pattern: Codes, begin: int, end: int) -> tuple[int, int]:
@@ -144,12 +144,12 @@ def _with_partial_rounds(code: Codes, start: int, stop: int, pattern: Codes, beg
     return start - less, stop + (int(alien[0]) if len(alien) else len(after))
 
 
-def _regular_ranges(code: Codes, part: Codes) -> list[tuple[int, int, int]]:
+def _regular_ranges(code: Codes, stretch: Codes) -> list[tuple[int, int, int]]:
     """Return (begin, end, period) of the ranges with a pattern. The shortest period wins."""
     ranges: list[tuple[int, int, int]] = []
     taken = np.zeros(len(code), np.bool_)
     for period in range(1, min(MAX_PATTERN, len(code) - 1) + 1):
-        for begin, end in zip(*(edges.tolist() for edges in _repeating_ranges(code, part, period)), strict=True):
+        for begin, end in zip(*(edges.tolist() for edges in _repeating_ranges(code, stretch, period)), strict=True):
             free = np.flatnonzero(~taken[begin:end]) + begin
             if len(free) >= period * MIN_ROUNDS and len(free) == free[-1] - free[0] + 1:
                 taken[free] = True
@@ -157,15 +157,15 @@ def _regular_ranges(code: Codes, part: Codes) -> list[tuple[int, int, int]]:
     return sorted(ranges)
 
 
-def _repeating_ranges(code: Codes, part: Codes, period: int) -> tuple[Times, Times]:
+def _repeating_ranges(code: Codes, stretch: Codes, period: int) -> tuple[Times, Times]:
     """Return the long ranges in which each operation repeats the one a period before, with their first round."""
-    same = repeats(code, period) & repeats(part, period)
+    same = repeats(code, period) & repeats(stretch, period)
     begin, end = runs(same)
     kept = end - begin >= period * (MIN_ROUNDS - 1)
     begin, end = begin[kept], end[kept]
     if not len(begin):
         return begin, end
     # Join two ranges of a pattern across an irregular round, for example one that lacks an operation.
-    bridged = (begin[1:] - end[:-1] <= MAX_IRREGULAR_ROUNDS * period) & (part[begin[1:]] == part[end[:-1] - 1])
+    bridged = (begin[1:] - end[:-1] <= MAX_IRREGULAR_ROUNDS * period) & (stretch[begin[1:]] == stretch[end[:-1] - 1])
     first, last = np.concatenate([[True], ~bridged]), np.concatenate([~bridged, [True]])
     return begin[first] - period, end[last]

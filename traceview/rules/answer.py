@@ -11,8 +11,8 @@ from traceview.model.units import duration, time_range
 from traceview.pricing.packages import rules_of_packages
 from traceview.pricing.texts import Entry, join_words, read_entry
 
-MIN_PART = 0.1  # share of the time; smaller parts are not named
-MAX_PARTS = 3
+MIN_NAMED = 0.1  # share of the time; smaller ones are not named
+MAX_NAMED = 3
 ROUND_SHARES = {"a quarter": 1 / 4, "a third": 1 / 3, "half": 1 / 2, "two thirds": 2 / 3, "three quarters": 3 / 4}
 CLOSE = 0.02  # a share that differs by less from one of these is stated in words
 NEARLY_ALL = 0.95
@@ -22,7 +22,7 @@ def with_answer(analysis: Analysis) -> Analysis:
     """Return the analysis with its answer; its findings are in the order of their gains."""
     if not analysis.devices:
         return replace(analysis, answer=Answer("The capture has no GPU work.", "", analysis.answer.gain))
-    text = f"{_stretch(analysis)}{_run(analysis)}: {_parts(analysis)}. {_best_change(analysis)}"
+    text = f"{_stretch(analysis)}{_run(analysis)}: {_shares(analysis)}. {_best_change(analysis)}"
     first = next(iter(analysis.findings), None)
     if first is None:
         return replace(analysis, answer=Answer(text, "", analysis.answer.gain))
@@ -62,8 +62,8 @@ def _run(analysis: Analysis) -> str:
     return f"{program}, {time} (about {duration(iterations.unprofiled.mean_ns)} without the profiler)"
 
 
-def _parts(analysis: Analysis) -> str:
-    """Return the largest parts of the time of a GPU: compute, and what it waits for, as findings name it.
+def _shares(analysis: Analysis) -> str:
+    """Return the largest shares of the time of a GPU: compute, and what it waits for, as findings name it.
 
     Of several GPUs it is that of the first finding.
     """
@@ -72,12 +72,12 @@ def _parts(analysis: Analysis) -> str:
     compute = analysis.compute_share(device)
     shares = {**_losses(analysis, device.id), "compute": compute}
     named = sorted(shares.items(), key=lambda pair: -pair[1])
-    shown = [(words, share) for words, share in named if share >= MIN_PART][:MAX_PARTS]
-    if all(words == "compute" for words, _ in shown) and (idle := 1 - compute) >= MIN_PART:
+    shown = [(words, share) for words, share in named if share >= MIN_NAMED][:MAX_NAMED]
+    if all(words == "compute" for words, _ in shown) and (idle := 1 - compute) >= MIN_NAMED:
         shown = sorted([*shown, ("time in which nothing computes", idle)], key=lambda pair: -pair[1])
     (words, share), *others = shown or named[:1]
-    parts = [f"{share_words(share)} is {words}", *(f"{share_words(share)} {words}" for words, share in others)]
-    return f"{f'of {device.id} ' if len(analysis.devices) > 1 else ''}{join_words(parts)}"
+    texts = [f"{share_words(share)} is {words}", *(f"{share_words(share)} {words}" for words, share in others)]
+    return f"{f'of {device.id} ' if len(analysis.devices) > 1 else ''}{join_words(texts)}"
 
 
 def _losses(analysis: Analysis, device: str) -> dict[str, float]:

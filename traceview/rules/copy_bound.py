@@ -39,7 +39,7 @@ def find(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft]:
     if remaining <= 0:
         return
     exposed = sum(use.exposed_ns for use in copies)
-    parts = [
+    kinds = [
         f"{size(use.bytes)} {use.label} at {rate(use.bytes, use.busy_ns)}"
         for use in sorted(copies, key=lambda use: -use.exposed_ns)
         if use.exposed_ns >= MIN_NAMED * exposed
@@ -47,7 +47,7 @@ def find(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft]:
     values = {
         "exposed": duration(exposed),
         "compute": duration(device.use.compute_ns),
-        "parts": join_words(parts),
+        "kinds": join_words(kinds),
         "repeated": _repeated_copies(capture, device),
     }
     claim = TimeClaim(tuple(copy_key(kind, memory) for kind in KINDS for memory in MEMORIES))

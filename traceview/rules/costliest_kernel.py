@@ -120,7 +120,7 @@ def _draft_of_graphs(
     name = min(ns_of, key=lambda name: (-ns_of[name], name))
     values = {
         "what": f"{name} takes" if len(ns_of) == 1 else f"{len(ns_of):,} CUDA graphs take",
-        "part": f"{share(min(ns, length), length)} of {_covered(capture)}",
+        "time_share": f"{share(min(ns, length), length)} of {_covered(capture)}",
         "launches": quantity(len(graphs), "launch", "launches"),
         "mean": duration(ns / len(graphs)),
         "limits": metric_sentence(device.use).strip(),
@@ -143,7 +143,7 @@ def _draft(capture: MeasuredCapture, device: GpuWork, chosen: Costliest) -> Find
     )
     values = {
         "what": f"{chosen.label} takes" if chosen.label else f"{words[0].upper()}{words[1:]} take",
-        "part": f"{share(min(chosen.ns, use.window.length), use.window.length)} of {_covered(capture)}",
+        "time_share": f"{share(min(chosen.ns, use.window.length), use.window.length)} of {_covered(capture)}",
         "launches": quantity(count, "launch", "launches"),
         "mean": duration(chosen.ns / count),
         "limits": " ".join(text for text in limits if text) + metric_sentence(use),
@@ -238,8 +238,8 @@ def ncu_filter(row: KernelUse) -> str:
 
     A shell and ncu read no sign of the name: signs other than letters, digits and _ become ".".
     """
-    parts = [re.sub(r"[^A-Za-z0-9_]", ".", part) for part in re.split("[<>]", row.label) if part]
-    pattern = ".*".join(parts) or "."
+    words = [re.sub(r"[^A-Za-z0-9_]", ".", word) for word in re.split("[<>]", row.label) if word]
+    pattern = ".*".join(words) or "."
     base = "" if row.label == row.name else "--kernel-name-base demangled "
     return f"{base}-k 'regex:{pattern}'" if "*" in pattern else f"{base}-k regex:{pattern}"
 

@@ -1,7 +1,7 @@
 """Communication is not hidden behind compute.
 
 Symptom: NCCL kernels run while nothing computes. Waits for another rank are `communication_wait`.
-With one rank alone, its waits for others are part of it: only the others' captures show when they arrive.
+With one rank alone, its waits for others count: only the others' captures show when they arrive.
 Cause: gradients are reduced after the backward pass instead of during it, or in buckets that are too large to start
 early or too small to be efficient.
 Remedy: tune the bucket size, overlap with backward, send fewer bytes. In a pipeline, whose stages wait for each other's

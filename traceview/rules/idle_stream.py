@@ -1,4 +1,4 @@
-"""A stream is part of every step but does almost no work.
+"""A stream works in every step but does almost no work.
 
 Symptom: a stream runs kernels in every step and has less than 1% of the device's compute time.
 Cause: mostly autograd. PyTorch runs each backward operation on the stream of its forward operation, so
@@ -125,9 +125,9 @@ def _draft(capture: MeasuredCapture, device: GpuWork, use: StreamUse, busiest: S
         "kernels": f"{use.kernel_count:,}",
         "all_kernels": f"{device.use.kernel_count:,}",
         "busy": duration(use.busy_ns),
-        "part": share(use.busy_ns, device.use.compute_ns),
+        "compute_share": share(use.busy_ns, device.use.compute_ns),
         "busiest": busiest.label,
-        "busiest_part": share(busiest.compute_ns, device.use.compute_ns),
+        "busiest_share": share(busiest.compute_ns, device.use.compute_ns),
     }
     if follower:
         thread, count, total = follower

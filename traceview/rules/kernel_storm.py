@@ -43,7 +43,7 @@ def find(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft]:
     names, which = capture.range_names(_launching_ranges(capture, rows[first]))
     trace, label = capture.trace, which[storm]
     inside = np.ones(len(rows), np.bool_)
-    inside[first] = False  # the gap before a storm is not part of it
+    inside[first] = False  # the gap before a storm is not inside it
     label_of = np.full(len(trace.operations), -1, np.int64)
     label_of[rows[inside]] = label[inside]
     gaps = device.gaps_before(label_of >= 0)

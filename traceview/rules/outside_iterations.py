@@ -35,10 +35,10 @@ def find(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft | N
 
 def _notes(capture: MeasuredCapture) -> Iterator[Note]:
     """Yield a note for the start and the end of the run, as long as on the device that has the most time there."""
-    run, parts = capture.analysis.run, [use.steady.window for use in capture.analysis.devices]
+    run, steady = capture.analysis.run, [use.steady.window for use in capture.analysis.devices]
     for name, title, when, length in (
-        ("start_up", "Start-up", BEFORE, max(part.start for part in parts) - run.start),
-        ("after_loop", "End", AFTER, run.end - min(part.end for part in parts)),
+        ("start_up", "Start-up", BEFORE, max(window.start for window in steady) - run.start),
+        ("after_loop", "End", AFTER, run.end - min(window.end for window in steady)),
     ):
         if length >= MIN_OUTSIDE * run.length:
             yield Note(

@@ -8,7 +8,7 @@ Remedy: pinned batches, a copy stream and a prefetch, all three. Avoid small cop
 
 Claims the exposed time of pageable h2d, d2h and h2h copies; at most the cost of implicitly synchronizing calls, the
 idle cause `blocking_copy`, the cause `launch` of gaps that such a copy ends (there the launch call does the staging)
-and the restart gaps of their calls. Copies from pinned memory still take time. Compute hides a part of it; the
+and the restart gaps of their calls. Copies from pinned memory still take time. Compute hides some of it; the
 rest of the exposed time belongs to `copy_bound`.
 """
 

@@ -98,7 +98,7 @@ def _late_case(trace: Trace, device: GpuWork, gaps: Rows) -> tuple[str, dict[str
     calls, whole = _time_in_calls(trace, device, idle), intervals.length(idle)
     call = max(calls, key=lambda name: (calls[name], name), default="")
     ns = calls.get(call, 0)
-    return ("in_call", {"call": call, "part": share(ns, whole)}) if ns >= MIN_HELD_SHARE * whole else ("", {})
+    return ("in_call", {"call": call, "call_share": share(ns, whole)}) if ns >= MIN_HELD_SHARE * whole else ("", {})
 
 
 queued_work = Rule("queued_work", find)

@@ -40,10 +40,10 @@ def is_shared(use: DeviceFigures) -> bool:
     return idle is not None and (idle.sm_active or 0) >= MIN_ACTIVE
 
 
-def metric_means(use: DeviceFigures, part: str) -> MetricMeans | None:
-    """Return the means of a part of a device's time; None if fewer than MIN_SAMPLES samples show it."""
+def metric_means(use: DeviceFigures, work: str) -> MetricMeans | None:
+    """Return the means of the time that a kind of work fills; None if fewer than MIN_SAMPLES samples show it."""
     rows = use.tables["gpu_metrics"].rows
-    return next((row for row in rows if row.part == part and row.count >= MIN_SAMPLES), None)
+    return next((row for row in rows if row.part == work and row.count >= MIN_SAMPLES), None)
 
 
 def metric_sentence(use: DeviceFigures) -> str:

@@ -6,7 +6,7 @@ convert or set data, chains of memory-bound kernels.
 Cause: defaults of libraries, or a model written operation by operation.
 Remedy: one change each; `traceview whatif` predicts what most of them give.
 
-Claims the part of the kernels' compute time that the change is expected to save (traceview.pricing.speedups). bfloat16
+Claims the compute time of the kernels that the change is expected to save (traceview.pricing.speedups). bfloat16
 is an alternative of TF32 and has no finding of its own unless TF32 is already on.
 """
 

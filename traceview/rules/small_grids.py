@@ -7,7 +7,7 @@ its kernels, so that its calls need other sizes.
 
 The SM with the most blocks decides how long a kernel takes, so that it can gain the share 1 - b / ceil(b), where b is
 blocks per SM (benchmarks/studies/tail_waves.py). How many blocks an SM holds at once hardly matters, because blocks
-that share an SM take longer. Claims this part of the compute time, if no earlier finding does. Kernels below 10 µs are
+that share an SM take longer. Claims this share of the compute time, if no earlier finding does. Kernels below 10 µs are
 limited by their launch.
 """
 
@@ -75,7 +75,7 @@ def _values(kernels: KernelSequence, kind: str, rows: Times) -> dict[str, object
         "sms": kernels.sms,
         "time": duration(total),
         "launches": quantity(count, "launch", "launches"),
-        "part": share(total, int(kernels.ns.sum())),
+        "kernel_share": share(total, int(kernels.ns.sum())),
     }
 
 

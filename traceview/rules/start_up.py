@@ -11,7 +11,7 @@ A cost is one-time if one call, or the first occurrence of each call, holds more
 Where findings cover the run, `start_up` also has the calls before the first GPU work, `host_bound` what the host does
 between them (in Python it is start-up, too), and `after_loop` the time after the last work: no gap has these times.
 Where findings cover iterations, the calls before the first work are a finding if they take more than half of the run.
-Where the iterations are a small part of the run, the calls that occur first before them count, too, and the host.
+Where the iterations take little of the run, the calls that occur first before them count, too, and the host.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _before_iterations(capture: MeasuredCapture, device: GpuWork, calls: _Calls)
 
 
 def _host_once(capture: MeasuredCapture, before: pl.DataFrame, host: int) -> int:
-    """Return the part of `host`, the ns before the first work outside calls, in which the host does what occurs once.
+    """Return the ns of `host`, those before the first work outside calls, in which the host does what occurs once.
 
     In Python it is all. In other programs, it is the time before the first context: libraries and the driver start.
     """

@@ -73,7 +73,7 @@ def total_cost(calls: pl.DataFrame) -> int:
 
 
 def restart_claim(device: GpuWork, calls: pl.DataFrame) -> GapClaim:
-    """Return the claim on the restart gaps of blocking calls, each at most its part of their cost and MAX_RESTART."""
+    """Return the claim on the restart gaps of blocking calls, each at most its share of their cost and MAX_RESTART."""
     ns: Times = np.maximum((calls["cost"] - calls["idle_in_wait"]).to_numpy(), 0)
     gap = device.gaps_at(calls["returned"].to_numpy())
     chosen = np.flatnonzero((ns > 0) & (gap >= device.steady_gaps.start) & (gap < device.steady_gaps.stop))

@@ -42,7 +42,7 @@ def measure_charts(analysis: Analysis, places: Places, host_idle: HostIdle | Non
 
 
 def _stacks(analysis: Analysis, host_idle: HostIdle) -> StackTree:
-    parts = [analysis.part(device) for device in analysis.devices]
+    parts = [analysis.covered(device) for device in analysis.devices]
     times = host_idle.stack_times([part.gaps.frame for part in parts], [part.window for part in parts])
     return stack_tree(analysis.trace.evidence, times)
 
@@ -51,7 +51,7 @@ def device_charts(analysis: Analysis, device: DeviceUse, places: Places, kernels
     """Return the charts of a device; `kernels` are its kernels."""
     trace, whole = analysis.trace, analysis.whole
     copies, left_out = copy_groups(trace, device.device)
-    by_place, by_range = place_trees(trace, device.device, analysis.part(device).window, places)
+    by_place, by_range = place_trees(trace, device.device, analysis.covered(device).window, places)
     same = device.window == device.steady.window
     return DeviceCharts(
         device=device.device,

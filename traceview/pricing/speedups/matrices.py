@@ -200,7 +200,7 @@ def _fp32_products(kernels: KernelSequence) -> Members:
 
 
 def _is_fp32_matrix(kind: KernelKind) -> bool:
-    if kind.label.startswith("fft2d_") or "gcgemm" in kind.label:  # parts of cuDNN's FP32 convolutions
+    if kind.label.startswith("fft2d_") or "gcgemm" in kind.label:  # steps of cuDNN's FP32 convolutions
         return True
     return kind.family in MATRIX and kind.precision == "fp32" and kind.tensor_core is False
 

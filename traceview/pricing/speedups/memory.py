@@ -203,8 +203,8 @@ def _decide_attention(totals: Totals) -> SpeedupDecision | str:
         return "no softmax runs between two matrix products"
     if totals.count("fused") >= layers:
         return "attention runs in fused kernels already; the softmax between products selects experts or tokens"
-    part = totals.share("inner", "product")
-    detail = f"{layers:,} attention layers of several kernels each take {part} of the kernel time"
+    taken = totals.share("inner", "product")
+    detail = f"{layers:,} attention layers of several kernels each take {taken} of the kernel time"
     left = {"product": FORWARD_LEFT, "backward": BACKWARD_LEFT, "odd": ODD_LEFT, "inner": ATTENTION_LEFT}
     return SpeedupDecision(detail, left)
 

@@ -21,7 +21,7 @@ COMPUTE, COMMUNICATION, COPY, MEMSET = (CLASSES.index(name) for name in CLASSES)
 LARGE_COPY = 1_000_000  # bytes: a larger copy is a batch, not a scalar or an index
 # The host pauses (it reads data, logs or sleeps) if it takes this many times the median between two calls, in bounds.
 PAUSE_FACTOR, MIN_PAUSE, MAX_PAUSE = 20, 500_000, 2_000_000  # ns
-MIN_BACKWARD_KERNELS = 10  # a shorter pass is a part of the pass around it
+MIN_BACKWARD_KERNELS = 10  # a shorter pass belongs to the pass around it
 
 
 class GraphChange(NamedTuple):
@@ -105,5 +105,5 @@ def backward_passes(graph: DependencyGraph, iteration: int) -> list[Codes]:
         return []
     apart = begin[1:] - end[:-1] >= MIN_BACKWARD_KERNELS
     first, last = begin[np.concatenate([[True], apart])], end[np.concatenate([apart, [True]])]
-    parts = [rows[start:stop][back[start:stop]] for start, stop in zip(first.tolist(), last.tolist(), strict=True)]
-    return [part for part in parts if len(part) >= MIN_BACKWARD_KERNELS]
+    passes = [rows[start:stop][back[start:stop]] for start, stop in zip(first.tolist(), last.tolist(), strict=True)]
+    return [each for each in passes if len(each) >= MIN_BACKWARD_KERNELS]

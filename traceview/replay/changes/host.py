@@ -11,7 +11,7 @@ from traceview.replay.changes.base import COMPUTE, D2H, LARGE_COPY, GraphChange,
 from traceview.replay.constants import EVENT_CALL, Constants
 from traceview.replay.graph import CALL, GAP, WAIT, Codes, DependencyGraph, Mask
 
-MOSTLY = 0.5  # part of the time of memory calls from which one call explains it
+MOSTLY = 0.5  # share of the time of memory calls from which one call explains it
 
 
 def reuse_memory(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:

@@ -31,7 +31,7 @@ def families_line(analysis: Analysis) -> str:
     """Return the largest families of kernels of the first device: "Kernel time: 63% convolution."; "" without any."""
     if not analysis.devices:
         return ""
-    tables = analysis.part(analysis.devices[0]).tables
+    tables = analysis.covered(analysis.devices[0]).tables
     rows = tables["kernel_families"].rows if "kernel_families" in tables else ()
     total = sum(row.total_ns for row in rows)
     named = [row for row in rows[:2] if row.total_ns >= MIN_FAMILY * total]
@@ -93,7 +93,7 @@ def _speed(row: SpeedOfLight) -> str:
 
 def covered(analysis: Analysis, device: DeviceUse) -> str:
     """Return which time of a device findings, bars and shares cover."""
-    return span(analysis) if analysis.part(device).window == device.window else COUNTED
+    return span(analysis) if analysis.covered(device).window == device.window else COUNTED
 
 
 def span(analysis: Analysis) -> str:
@@ -103,7 +103,7 @@ def span(analysis: Analysis) -> str:
 
 def total_words(analysis: Analysis) -> str:
     """Return what shares of findings refer to."""
-    if any(analysis.part(device).window != device.window for device in analysis.devices):
+    if any(analysis.covered(device).window != device.window for device in analysis.devices):
         return "steady part"
     return "run" if analysis.trace.window is None else "window"
 

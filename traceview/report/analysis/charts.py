@@ -188,7 +188,7 @@ def _iteration(iteration: Iteration, zero: int) -> Json:
 
 def _kernels(analysis: Analysis, device: DeviceUse, groupings: tuple[KernelGrouping, ...], zero: int) -> Json:
     """Return the kernels of the part of a device's window that findings cover; times count from `zero`."""
-    part = analysis.part(device)
+    part = analysis.covered(device)
     total = sum(group.total_ns for group in groupings[0].groups) if groupings else 0
     times = _iteration_count(analysis)
     declared = {column.name: column for column in (*columns(KernelUse), PER_ITERATION)}

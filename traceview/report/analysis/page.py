@@ -198,7 +198,7 @@ def _parts(use: DeviceFigures, work: Bands) -> list[Json]:
 
 def _device_tables(analysis: Analysis, device: DeviceUse) -> Iterator[Json]:
     """Yield a device's tables, without those of kernels, which have a section of their own."""
-    part = analysis.part(device)
+    part = analysis.covered(device)
     narrowed = f" Only {COUNTED}." if part.window != device.window else ""
     for name, table in {**device.tables, **part.tables}.items():
         if table.listed and name not in KERNEL_TABLES:

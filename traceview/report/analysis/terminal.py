@@ -66,7 +66,7 @@ def _parts(analysis: Analysis, columns: int, chosen: int | None) -> Iterator[lis
         yield _device(analysis, device)
     yield _findings(analysis, columns, top)
     yield from _notes(analysis, columns, top)
-    if any(analysis.part(device).window != device.window for device in analysis.devices):
+    if any(analysis.covered(device).window != device.window for device in analysis.devices):
         yield ["Streams, calls and ranges cover the whole window, other tables the bars' time"]
     yield from tables(analysis, chosen, columns)
 
@@ -92,7 +92,7 @@ def shares(use: DeviceFigures) -> tuple[tuple[str, int, str], ...]:
 
 
 def _device(analysis: Analysis, device: DeviceUse) -> list[str]:
-    use = analysis.part(device)
+    use = analysis.covered(device)
     whole = use.window.length
     name = f" · {middle(plain(device.name, 100), 24)}" if device.name else ""
     head = f"{middle(plain(device.id, 100), 24)}{name}"
@@ -194,7 +194,7 @@ def tables(analysis: Analysis, top: int | None, columns: int = WIDTH) -> Iterato
     """Yield each table as lines, its heading first; `top` bounds the rows of each, by default as the table says."""
     for device in analysis.devices[: top or TOP]:
         name = middle(plain(device.id, 100), 24)
-        part = analysis.part(device)
+        part = analysis.covered(device)
         for table in {**device.tables, **part.tables}.values():
             yield text_table(table, top, columns, f" on {name}")
         yield _idle_causes(part, name, columns)
@@ -335,21 +335,21 @@ def _basis(analysis: Analysis) -> str:
 
 def _bars(analysis: Analysis, columns: int) -> list[str]:
     """Return a bar for each device, what its characters mean, and the causes of idle time."""
-    devices = [device for device in analysis.devices if analysis.part(device).window.length]
+    devices = [device for device in analysis.devices if analysis.covered(device).window.length]
     if not devices:
         return []
     names = [middle(plain(device.id, 100), 16) for device in devices[:MAX_DEVICES]]
     margin = max(map(width, names))
     lines = []
     for device, name in zip(devices, names, strict=False):
-        use = analysis.part(device)
+        use = analysis.covered(device)
         end = f"{share(use.compute_ns, use.window.length):>6} compute"
         if len(devices) == 1:
             end = f" {duration(use.window.length)} {covered(analysis, device)}"
         lines.append(f"  {left(name, margin)} {bar(use, min(MAX_BAR, columns - margin - width(end) - 4))}{end}")
     if len(devices) > MAX_DEVICES:
         lines.append(f"  and {len(devices) - MAX_DEVICES} more GPUs: -v")
-    uses = [analysis.part(device) for device in devices]
+    uses = [analysis.covered(device) for device in devices]
     return [*lines, _legend(uses), *_causes(uses[0], "" if len(uses) == 1 else f" of {names[0]}", columns)]
 
 
