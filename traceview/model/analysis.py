@@ -238,7 +238,7 @@ class IterationKind:
     """
 
     count: int
-    share: float  # of the time of the counted iterations
+    share: float  # share of the time of the counted iterations
     time_ns: Spread
     differs: str  # where they are, and what they launch
     first: int
@@ -264,7 +264,7 @@ class IterationCandidate:
     source: str  # "range" or "period"
     count: int
     time_ns: int  # the mean time from one to the next
-    share_fraction: float  # of the GPU time that its process launches
+    share_fraction: float  # share of the GPU time that its process launches
 
 
 @dataclass(frozen=True, slots=True)

@@ -249,7 +249,7 @@ class Straggler:
 
     rank: int
     lag: int
-    share: float  # of the own time of a typical iteration of the rank's set
+    share: float  # share of the own time of a typical iteration of the rank's set
     part: str
     part_lag: int
     more_kernels: int
