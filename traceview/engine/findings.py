@@ -7,8 +7,6 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import NamedTuple, TypeAlias
 
-import numpy as np
-
 from traceview.engine.measure import TraceWork
 from traceview.measure.activity import Activity
 from traceview.measure.host import HostIdle
