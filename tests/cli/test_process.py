@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import importlib
 import os
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 import traceview as package
 from tests.cli.command import Command, in_a_process
+from tests.cli.test_record import stand_in
 from traceview.report.screen import width
 
 START = "import sys; from traceview.cli.process import run; run()"
@@ -186,10 +188,18 @@ def test_full_folder_for_temporary_files_is_one_line(
     assert err == f"traceview: error: cannot write a temporary file (No space left on device); {remedy}\n"
 
 
-def test_no_folder_for_temporary_files_is_one_line(report: Path) -> None:
+def test_no_folder_for_temporary_files_is_one_line(report: Path, tmp_path: Path) -> None:
     script = "import tempfile; tempfile._candidate_tempdir_list = lambda: ['/none']; " + START
-    code, out, err = in_a_process(script, "fleet", report, "--no-html", "--workers", "1")
-    assert (code, out, err.count("\n")) == (2, "", 1) and "set TMPDIR to a folder with room" in err
+    packed = report.with_suffix(".sqlite.gz")
+    packed.write_bytes(gzip.compress(report.read_bytes()))
+    doctor, info = (
+        in_a_process(script, *arguments) for arguments in (("doctor", "--nsys", stand_in(tmp_path)), ("info", packed))
+    )
+    assert [doctor.code, info.code, info.out] == [2, 2, ""]
+    remedy = "no folder for temporary files can be written; set TMPDIR to a folder with room\n"
+    assert doctor.err == f"traceview: error: {remedy}"
+    assert info.err.startswith("traceview: error: report.sqlite.gz: cannot create a temporary folder (No usable")
+    assert info.err.endswith("; set TMPDIR to a writable folder\n") and info.err.count("\n") == 1
 
 
 def test_ascii_terminal(report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
