@@ -198,9 +198,12 @@ class MeasuredCapture:
         return f" ({'one' if each == '1' else each} per iteration)"
 
     def calls_for(self, device: GpuWork) -> pl.DataFrame:
-        """Return the rows of Trace.api that begin in the time in which findings cover the device."""
+        """Return the calls of the device's processes that begin while findings cover it, rows of Trace.api."""
         window = device.window
-        return self.trace.own_calls.filter(pl.col("start").is_between(window.start, window.end, closed="left"))
+        return self.trace.own_calls.filter(
+            pl.col("start").is_between(window.start, window.end, closed="left"),
+            pl.col("process").is_in(device.process_ids),
+        )
 
     def ranges_at(self, thread: Times, moment: Times) -> Times:
         """Return the innermost range (row of Trace.ranges) open on each thread at each moment, or -1.
