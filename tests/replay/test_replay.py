@@ -44,7 +44,7 @@ def chain(lengths: list[int], gaps: list[int]) -> DependencyGraph:
     edges = Edges(none, none, none, none)
     edges = edges.plus(2 * rows, 2 * rows + 1, np.array(lengths, np.int64), RUN)
     edges = edges.plus(2 * rows[:-1] + 1, 2 * rows[1:], np.array(gaps[: count - 1], np.int64), STREAM)
-    calls = GraphCalls(none, none, none, none, none, no, no, none, no)
+    calls = GraphCalls(none, none, none, none, none, no, no, none, no, no, no)
     facts = MachineFacts(0, 0, 1.0, False, 1.0)
     return DependencyGraph(calls, ops, edges, np.zeros(2 * count, np.int64), 0, 1, facts, [])
 
@@ -89,8 +89,8 @@ def test_unchanged_graph_keeps_all_times() -> None:
     np.testing.assert_array_equal(first.time[graph.starts(rows)], graph.operations.start)
     np.testing.assert_array_equal(first.time[graph.ends(rows)], graph.operations.end)
     calls = np.arange(len(graph.calls.row))
-    np.testing.assert_array_equal(first.time[graph.begins(calls)], graph.calls.start)
-    np.testing.assert_array_equal(first.time[graph.begins(calls) + 1], graph.calls.end)
+    np.testing.assert_array_equal(first.time[2 * calls], graph.calls.start)
+    np.testing.assert_array_equal(first.time[2 * calls + 1], graph.calls.end)
 
 
 @settings(max_examples=15, deadline=None)

@@ -171,8 +171,9 @@ def test_host_fills_the_buffer_of_pageable_copies() -> None:
     assert not isinstance(selection, str)
     graph = build(analysis.trace, selection)
     run = graph.edges.kind == RUN
-    slow = traced_events(analysis.trace, graph, 1.5)
-    times = graph.edges.weight[run], without_profiler(analysis.trace, graph, slow, FREE).edges.weight[run]
+    events = traced_events(analysis.trace, graph)
+    slow = without_profiler(analysis.trace, graph, events, FREE, slowdown=1.5)
+    times = graph.edges.weight[run], slow.edges.weight[run]
     memory = graph.operations.memory[graph.operations_at(graph.edges.target)[run]]
     pageable = memory == MEMORIES.index("pageable")
     assert pageable.any() and not pageable.all()

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from traceview.engine.measure import TraceWork
 from traceview.measure.activity import Activity
 from traceview.measure.host import HostIdle
-from traceview.measure.nvtx import Nesting, annotating_threads
 from traceview.measure.shared_work import measuring_threads
 from traceview.model.analysis import Analysis, DeviceUse
 from traceview.model.findings import Finding
-from traceview.model.trace import Note, Trace
+from traceview.model.trace import Note
 from traceview.pricing.accounts import open_ledger, steady_use
 from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture
 from traceview.pricing.describe import (
@@ -46,12 +45,7 @@ def capture_for_rules(work: TraceWork, analysis: Analysis) -> MeasuredCapture:
     """Return an analysis and its events as rules see them."""
     activities = {each.device: each for each in work.activities}
     devices = (_gpu_work(analysis, use, activities[use.device]) for use in analysis.devices)
-    return MeasuredCapture(
-        analysis=analysis,
-        devices=tuple(device for device in devices if device.window.length),
-        annotating=annotating_threads(work.trace),
-        nesting=cache(partial(_build_nesting, work.trace)),
-    )
+    return MeasuredCapture(analysis, tuple(device for device in devices if device.window.length))
 
 
 def _gpu_work(analysis: Analysis, use: DeviceUse, whole: Activity) -> GpuWork:
@@ -59,11 +53,6 @@ def _gpu_work(analysis: Analysis, use: DeviceUse, whole: Activity) -> GpuWork:
     trace, covered = analysis.trace, analysis.covered(use)
     work = whole.clip(covered.window)
     return GpuWork(trace, use if analysis.whole else steady_use(trace, use, work), covered.gaps, work)
-
-
-def _build_nesting(trace: Trace) -> Nesting:
-    start, end, thread = (trace.ranges[name].to_numpy() for name in ("start", "end", "thread"))
-    return Nesting.build(start, end, thread)
 
 
 def find(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from traceview.intervals import Intervals, Rows, Times, index_ranges, sorted_unique
 from traceview.measure.activity import Activity
-from traceview.measure.nvtx import Nesting
+from traceview.measure.nvtx import Nesting, annotating_threads
 from traceview.measure.overlap import Copies
 from traceview.model.analysis import Analysis, DeviceUse, Gaps, HostUse, NotMeasured
 from traceview.model.findings import Place
@@ -155,14 +155,21 @@ class MeasuredCapture:
     Attributes:
         analysis: The figures of the capture, without findings and without the time without the profiler.
         devices: The GPUs that work in the time that findings cover.
-        annotating: For each row of Trace.threads the thread that annotates for its process, or -1.
-        nesting: Builds the index of Trace.ranges at its first call.
     """
 
     analysis: Analysis
     devices: tuple[GpuWork, ...]
-    annotating: Times
-    nesting: Callable[[], Nesting]
+
+    @cached_property
+    def annotating(self) -> Times:
+        """The thread that annotates for the process of each row of Trace.threads, or -1."""
+        return annotating_threads(self.trace)
+
+    @cached_property
+    def nesting(self) -> Nesting:
+        """The index of Trace.ranges."""
+        start, end, thread = (self.trace.ranges[name].to_numpy() for name in ("start", "end", "thread"))
+        return Nesting.build(start, end, thread)
 
     @property
     def trace(self) -> Trace:
@@ -213,7 +220,7 @@ class MeasuredCapture:
         """
         if self.trace.ranges.is_empty() or len(moment) == 0:
             return np.full(len(moment), -1, np.int64)
-        nesting = self.nesting()
+        nesting = self.nesting
         place = nesting.innermost(thread.astype(np.int64), moment)
         missing = np.flatnonzero((place < 0) & (thread >= 0))
         place[missing] = nesting.innermost(self.annotating[thread[missing]], moment[missing])
@@ -225,7 +232,7 @@ class MeasuredCapture:
         Each has the index of the time, which ascends, and the ns of the overlap. See ranges_at.
         """
         index, begin = [np.arange(len(thread))], [times.start]
-        nesting = self.nesting()
+        nesting = self.nesting
         for row in np.unique(thread).tolist():
             own = np.flatnonzero(thread == row)
             known = [nesting.edges[each] for each in {row, int(self.annotating[row])} if each in nesting.edges]

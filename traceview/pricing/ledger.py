@@ -170,12 +170,6 @@ class Ledger:
                 left[first:] = 0
         return cls(count, accounts, work, own, own)
 
-    @property
-    def total(self) -> int:
-        """All idle and exposed ns left."""
-        idle = sum(int(left.sum()) for left in self.idle.values())
-        return idle + sum(intervals.length(left) for left in self.exposed.values())
-
     def grant(self, claims: tuple[Claim, ...], at_most: int | None = None) -> Grant:
         """Return what is left of the claims, earlier claims first, up to a total. The accounts do not change."""
         idle_grants: list[IdleGrant] = []

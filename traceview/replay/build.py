@@ -211,7 +211,7 @@ def _awaited_with_tails(trace: Trace, calls: GraphCalls, ops: Operations) -> tup
     target[ops.call[blocking]] = blocking
     call_stream = _synchronized_streams(trace, calls)
     launched = np.where(ops.call >= 0, calls.start[ops.call], ops.start)
-    waiting = calls.sync | calls.waiting_memory if len(calls.waiting_memory) else calls.sync
+    waiting = calls.sync | calls.waiting_memory
     for stream in np.unique(call_stream[waiting]):
         rows = np.flatnonzero(waiting & (call_stream == stream))
         chosen = np.arange(len(ops.row))

@@ -63,8 +63,8 @@ class GraphCalls(NamedTuple):
     blocking: Mask
     loading: Times
     backward: Mask
-    memory: Mask = np.zeros(0, np.bool_)
-    waiting_memory: Mask = np.zeros(0, np.bool_)
+    memory: Mask
+    waiting_memory: Mask
 
 
 class Operations(NamedTuple):
@@ -188,10 +188,6 @@ class DependencyGraph(NamedTuple):
         times = np.zeros(len(self.operations.row), np.int64)
         times[self.operations_at(self.edges.target[run])] = self.edges.weight[run]
         return times
-
-    def begins(self, call: Codes) -> Codes:
-        """Return the nodes at which calls begin."""
-        return 2 * call
 
     def starts(self, operation: Codes) -> Codes:
         """Return the nodes at which operations start."""

@@ -72,8 +72,10 @@ class RunModel:
     def without_profiler(self, trace: Trace, time: UnprofiledTime) -> RunModel:
         """Return the model of the same run without the profiler. Raises UnfitGraphError."""
         bounds = range(len(Bounds._fields))
-        events = traced_events(trace, self.graph, time.slowdown)
-        graphs = tuple(without_profiler(trace, self.graph, events, time.costs, bound) for bound in bounds)
+        events = traced_events(trace, self.graph)
+        graphs = tuple(
+            without_profiler(trace, self.graph, events, time.costs, bound, time.slowdown) for bound in bounds
+        )
         middle = graphs[MIDDLE.profiler]
         return RunModel(middle, replay(middle), self.selection._replace(measured_ns=time.mean_ns), graphs)
 

@@ -37,7 +37,7 @@ class TracedEvents(NamedTuple):
     """The events of a graph's process that the profiler records: outermost calls, starts and ends of ranges.
 
     `call` is the place of a call in GraphCalls, -1 for other calls and for ranges. `length` is that of a call, 0 for
-    ranges. `ns` is what the profiler adds to the event. The host's time is divided by `slowdown`.
+    ranges. `ns` is what the profiler adds to the event.
     """
 
     thread: Codes
@@ -45,11 +45,10 @@ class TracedEvents(NamedTuple):
     length: Times
     call: Codes
     ns: Floats
-    slowdown: float
 
 
-def traced_events(trace: Trace, graph: DependencyGraph, slowdown: float) -> TracedEvents:
-    """Return the events from the first to the last call of a graph, which has calls; `slowdown` is the host's."""
+def traced_events(trace: Trace, graph: DependencyGraph) -> TracedEvents:
+    """Return the events from the first to the last call of a graph, which has calls."""
     calls = graph.calls
     begin, end, process = int(calls.start[0]), int(calls.end.max()), int(trace.api["process"][int(calls.row[0])])
     api = _from_to(trace.api.with_row_index("row"), begin, end, process)
@@ -72,7 +71,6 @@ def traced_events(trace: Trace, graph: DependencyGraph, slowdown: float) -> Trac
                 np.full(len(both), float(RANGE_EVENT)),
             ]
         ),
-        slowdown,
     )
 
 
@@ -102,13 +100,21 @@ def host_slowdown(trace: Trace, process: int) -> float:
 
 
 def without_profiler(
-    trace: Trace, graph: DependencyGraph, events: TracedEvents, costs: ProfilerCosts, bound: int = MIDDLE
+    trace: Trace,
+    graph: DependencyGraph,
+    events: TracedEvents,
+    costs: ProfilerCosts,
+    bound: int = MIDDLE,
+    slowdown: float = 1.0,
 ) -> DependencyGraph:
-    """Return the graph with what the profiler adds taken off; `bound` chooses LOW, MIDDLE or HIGH costs."""
+    """Return the graph with what the profiler adds taken off, and the host's time divided by `slowdown`.
+
+    `bound` chooses LOW, MIDDLE or HIGH costs.
+    """
     faster = _shortened(trace, graph, events, events.ns * costs.scale[bound], costs.kernel_gap[bound])
     weight = faster.edges.weight.astype(np.float64)
     staged = faster.operation_edges(RUN, faster.operations.memory == PAGEABLE)  # the host fills the driver's buffer
-    weight[staged | np.isin(faster.edges.kind, (GAP, CALL))] /= events.slowdown
+    weight[staged | np.isin(faster.edges.kind, (GAP, CALL))] /= slowdown
     return faster.with_weight(weight.astype(np.int64))
 
 

@@ -100,7 +100,7 @@ def _unprofiled_time(
         return None
     trace = analysis.trace
     graph = build(trace, selection)
-    events, slowdown = traced_events(trace, graph, 1.0), host_slowdown(trace, selection.work.process)
+    events, slowdown = traced_events(trace, graph), host_slowdown(trace, selection.work.process)
     try:
         base = replay(graph)
         # Shorter iterations stand for the run too: the rest of the mean is host time, for example a checkpoint.
@@ -111,7 +111,7 @@ def _unprofiled_time(
         alone = replay(without_profiler(trace, graph, events, costs))
         hosts = [slowdown**share * factor for share, factor in zip(SLOW_HOST, (1 / spread, 1, spread), strict=True)]
         replays = [
-            replay(without_profiler(trace, graph, events._replace(slowdown=host), costs, bound))
+            replay(without_profiler(trace, graph, events, costs, bound, host))
             if (bound, host) != (MIDDLE, 1)
             else alone
             for bound, host in enumerate(hosts if given_ns is None else ())
@@ -149,7 +149,7 @@ def _shares_of_others(
         if isinstance(other, str):
             continue
         graph = build(analysis.trace, other)
-        events = traced_events(analysis.trace, graph, 1.0)
+        events = traced_events(analysis.trace, graph)
         try:
             base = replay(graph)
             run = replay(without_profiler(analysis.trace, graph, events, costs))
