@@ -18,7 +18,7 @@ import pytest
 
 from tests.captures import sample
 from tests.cli.command import Command
-from traceview.exporters import FORMATS
+from traceview.captures.export import FORMATS
 from traceview.pipeline import analyze
 from traceview.read.payloads import STACK_DOMAIN
 

@@ -12,8 +12,8 @@ import pytest
 
 from tests.captures import ROOT, sample
 from tests.schemas import SCHEMAS
+from traceview.captures.export.tables import FILES
 from traceview.cli import COMMANDS, cli
-from traceview.exporters.tables import FILES
 
 PAGE = (ROOT / "docs" / "page.md").read_text(encoding="utf-8")
 RULES = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "traceview" / "rules").rglob("*.py"))

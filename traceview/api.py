@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 import polars as pl
 
+from traceview.captures.export import FORMATS, check_output, collect, write
+from traceview.captures.export.tables import declared_frame
 from traceview.engine.page import page_inputs
 from traceview.errors import RequestError
-from traceview.exporters import FORMATS, check_output, collect, write
-from traceview.exporters.tables import declared_frame
 from traceview.model.analysis import Analysis, NotMeasured
 from traceview.model.columns import Table
 from traceview.model.comparison import Comparison

@@ -30,8 +30,6 @@ def is_out_of_memory(error: BaseException) -> bool:
 class TraceviewError(Exception):
     """One line that names the file, the reason and the remedy."""
 
-    exit_code = 2
-
 
 class ReportError(TraceviewError):
     """The capture cannot be read."""

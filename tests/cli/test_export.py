@@ -15,9 +15,9 @@ from tests.captures import ROOT, sample
 from tests.cli.command import Command, in_a_process
 from tests.exporters.decode import decode
 from tests.exporters.sums import add_up, idle_sums
+from traceview.captures.export import FORMATS, collect
+from traceview.captures.export.tables import FILES
 from traceview.cli import export as export_command
-from traceview.exporters import FORMATS, collect
-from traceview.exporters.tables import FILES
 from traceview.model.analysis import CAUSES
 from traceview.model.trace import Window
 from traceview.pipeline import analyze, open_trace
@@ -111,7 +111,7 @@ def test_older_export_is_replaced(report: Path, tmp_path: Path, traceview: Comma
 
 FAILING_RUN = """
 import sys
-from traceview.exporters import {module}
+from traceview.captures.export import {module}
 def fail(*_):
     raise {error}
 {module}.{function} = fail

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from traceview.exporters import ExportContents, perfetto
+from traceview.captures.export import ExportContents, perfetto
 
 BEGIN, END = 1, 2
 GPU_CORRELATION, ARGUMENT_NAMES = 3000, 1001

@@ -14,7 +14,7 @@ from tests.captures import ALL, sample, shared
 from tests.exporters.decode import decode
 from tests.exporters.sums import add_up, idle_sums, operation_sums
 from tests.made_trace import made_trace
-from traceview.exporters import collect
+from traceview.captures.export import collect
 from traceview.model.trace import Trace
 from traceview.pipeline import analyze, open_trace
 

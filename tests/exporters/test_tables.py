@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 
 from tests.captures import ALL, H200, PUBLIC, ROOT, sample, shared
-from traceview.exporters import collect, write
-from traceview.exporters.tables import TABLES
+from traceview.captures.export import collect, write
+from traceview.captures.export.tables import TABLES
 from traceview.measure import MEASURES
 from traceview.model.analysis import CAUSES
 from traceview.model.columns import field_names

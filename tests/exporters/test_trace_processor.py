@@ -13,7 +13,7 @@ from tests.cli.command import Command
 from tests.exporters.hostile import hostile_export
 from tests.exporters.sums import Sums, host_sums, idle_sums, operation_sums
 from tests.exporters.trace_processor import Row, query_rows
-from traceview.exporters import collect, write
+from traceview.captures.export import collect, write
 from traceview.model.stacks import SCOPE_KINDS
 from traceview.model.trace import Trace
 from traceview.model.whatif import WhatIf

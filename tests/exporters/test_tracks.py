@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceview.exporters.slices import assign_lanes, crossing_rows
+from traceview.captures.export.slices import assign_lanes, crossing_rows
 
 EVENTS = st.lists(st.tuples(st.integers(-3, 12), st.integers(0, 6), st.integers(0, 2)), max_size=14)
 Events = list[tuple[int, int, int]]

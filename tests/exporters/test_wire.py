@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceview.exporters import wire
+from traceview.captures.export import wire
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 

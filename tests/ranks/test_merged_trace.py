@@ -13,9 +13,9 @@ from tests.exporters.sums import Sums, operation_sums
 from tests.exporters.test_trace_processor import COMPLAINTS, sums
 from tests.exporters.trace_processor import query_rows
 from tests.ranks.reports import merged, process_alone, ranks_of
+from traceview.captures.export import collect
+from traceview.captures.export.perfetto import _distinct_pids
 from traceview.errors import RequestError
-from traceview.exporters import collect
-from traceview.exporters.perfetto import _distinct_pids
 from traceview.model.fleet import Fleet
 from traceview.pipeline import open_trace
 from traceview.ranks.merged_trace import merged_trace

@@ -26,14 +26,12 @@ from traceview.cli.options import (
     top_option,
 )
 from traceview.cli.outputs import check_outputs, print_out, progress, text_of, write_results
+from traceview.cli.removed import refuse_baseline
 from traceview.errors import RequestError
 from traceview.report.files import is_stdout
 
 if TYPE_CHECKING:
     from traceview.model.comparison import Comparison
-
-
-BASELINES = (".traceview", "baselines")  # the folder in which earlier versions stored baselines
 
 
 @command(
@@ -162,11 +160,7 @@ def _check_paths(reports: tuple[Path, ...], *outputs: Path | None) -> None:
     from traceview.read.formats import check_capture, is_document
 
     for report in reports:
-        if report.parent.parts[-2:] == BASELINES:
-            raise RequestError(
-                f"{report.name}: is a baseline of an earlier version; write its document, and compare with that: "
-                f"traceview analyze {report} --no-html --json base.json"
-            )
+        refuse_baseline(report)
         if not is_document(report):
             check_capture(report)
     check_outputs(reports, outputs)

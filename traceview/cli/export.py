@@ -22,7 +22,7 @@ from traceview.errors import OutputError, RequestError
 from traceview.report.files import is_stdout, refuse_link
 
 ALL_RANKS = "all-ranks.pftrace"
-FORMATS = ("perfetto", "parquet")  # as in traceview.exporters, which this command imports later
+FORMATS = ("perfetto", "parquet")  # as in traceview.captures.export, which this command imports later
 
 
 @command(
@@ -74,8 +74,8 @@ def export(
     Several reports, a folder or a quoted pattern become one Perfetto trace on one clock, with arrows between the ranks
     of a collective.
     """
-    from traceview.exporters import FORMATS as SUFFIXES
-    from traceview.exporters import Written
+    from traceview.captures.export import FORMATS as SUFFIXES
+    from traceview.captures.export import Written
     from traceview.pipeline import check_window, narrowed_trace, open_trace
     from traceview.ranks.analyze_reports import find_reports
 
@@ -93,8 +93,8 @@ def export(
         refuse_link(target, "--output")
     _check_target((report,), form, target, json_path)
     with progress(quiet) as step:
-        from traceview.exporters import collect, pieces
-        from traceview.exporters import write as write_export
+        from traceview.captures.export import collect, pieces
+        from traceview.captures.export import write as write_export
 
         step("read", 0.0)
         trace = open_trace(report)
@@ -130,7 +130,7 @@ def _export_many(paths: tuple[Path, ...], form: str, output: Path | None, json_p
         refuse_link(target, "--output")
     _check_target(paths, form, target, json_path)
     with progress(quiet) as step:
-        from traceview.exporters import Written, write_trace
+        from traceview.captures.export import Written, write_trace
         from traceview.ranks.analyze_reports import analyze_reports
         from traceview.ranks.merged_trace import merged_trace
 
@@ -153,7 +153,7 @@ def _export_many(paths: tuple[Path, ...], form: str, output: Path | None, json_p
 
 
 def _check_target(reports: tuple[Path, ...], form: str, target: Path, json_path: Path | None) -> None:
-    from traceview.exporters import check_output
+    from traceview.captures.export import check_output
     from traceview.read.formats import check_capture
 
     if len(reports) == 1:

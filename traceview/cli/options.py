@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from traceview.cli import CAPTURES
+from traceview.cli.removed import refuse_baseline_name
 from traceview.errors import RequestError
 from traceview.report.files import is_stdout, named_output
 
@@ -55,12 +56,7 @@ class _Capture(click.Path):
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:
-        name = os.fspath(value)
-        if name.startswith("baseline:") and not Path(name).exists():
-            raise RequestError(
-                f"{name[:40]}: names a baseline of an earlier version; give the path of a document of "
-                "`traceview analyze --json`, which compare takes"
-            )
+        refuse_baseline_name(os.fspath(value))
         path = super().convert(value, param, ctx)
         if ctx is not None:
             ctx.meta.setdefault(CAPTURES, []).append(path)

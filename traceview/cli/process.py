@@ -75,7 +75,7 @@ def _resend_signal(_unraisable: object) -> None:
 
 
 def _exit_with_error(error: BaseException) -> NoReturn:
-    """Print one line for the error and exit with its code."""
+    """Print one line for the error and exit with EXIT_ERROR, or the code of a signal."""
     # A signal's exception may arrive as another one, for example as RuntimeError from a class body.
     if _received or isinstance(error, KeyboardInterrupt):
         _exit_interrupted()
@@ -89,12 +89,12 @@ def _exit_with_error(error: BaseException) -> NoReturn:
         _exit_interrupted()
     if isinstance(error, click.UsageError):
         command = error.ctx.command_path if error.ctx else "traceview"
-        _exit(f"traceview: error: {error.format_message()} (see {command} --help)", EXIT_ERROR)
+        _exit(f"{error.format_message()} (see {command} --help)")
     if isinstance(error, TraceviewError):
-        _exit(f"traceview: error: {error}", error.exit_code)
+        _exit(str(error))
     if os.environ.get("TRACEVIEW_DEBUG"):
         raise error
-    _exit(f"traceview: error: {_unexpected_error_text(error)}", EXIT_ERROR)
+    _exit(_unexpected_error_text(error))
 
 
 def _exit_interrupted() -> NoReturn:
@@ -104,11 +104,11 @@ def _exit_interrupted() -> NoReturn:
     sys.exit(SIGNAL_EXIT_CODES[_received[-1] if _received else signal.SIGINT])
 
 
-def _exit(line: str, code: int) -> NoReturn:
+def _exit(reason: str) -> NoReturn:
     from traceview.cli.outputs import print_error
 
-    print_error(line)
-    sys.exit(code)
+    print_error(f"traceview: error: {reason}")
+    sys.exit(EXIT_ERROR)
 
 
 def _unexpected_error_text(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""What earlier versions had, and what to use instead: commands, options of commands, and files with settings.
+"""What earlier versions had, and what to use instead: commands, options of commands, baselines, and settings.
 
 A name of these tables that a user still types, or such a file, ends in one line with exit code 2.
 """
@@ -54,6 +54,7 @@ OPTIONS: dict[tuple[str, str], str] = {
 
 # Files with settings of earlier versions, and what shows that they hold some.
 SETTINGS = {"traceview.toml": re.compile(b""), "pyproject.toml": re.compile(rb"(?m)^\s*\[tool\.traceview[].]")}
+BASELINES = (".traceview", "baselines")  # the folder in which earlier versions stored baselines
 MAX_PROJECT = 1 << 20  # bytes of a file in which settings are looked for
 
 
@@ -70,6 +71,24 @@ def refuse_option(command: str, arguments: Sequence[str], error: click.UsageErro
         is_extra = option.isupper() and type(error) is click.UsageError and "extra argument" in error.message
         if owner == command and (is_extra or f" {option} " in given):
             raise RequestError(f"`traceview {command} {option}` is gone: {instead}")
+
+
+def refuse_baseline_name(name: str) -> None:
+    """Raise RequestError for a name of a baseline of an earlier version, unless it is a file's."""
+    if name.startswith("baseline:") and not Path(name).exists():
+        raise RequestError(
+            f"{name[:40]}: names a baseline of an earlier version; give the path of a document of "
+            "`traceview analyze --json`, which compare takes"
+        )
+
+
+def refuse_baseline(capture: Path) -> None:
+    """Raise RequestError if a capture is in the folder of baselines of an earlier version."""
+    if capture.parent.parts[-2:] == BASELINES:
+        raise RequestError(
+            f"{capture.name}: is a baseline of an earlier version; write its document, and compare with that: "
+            f"traceview analyze {capture} --no-html --json base.json"
+        )
 
 
 def refuse_settings(folder: Path) -> None:

@@ -25,7 +25,7 @@ from traceview.comparison.change import (
     mean_change,
     time_shape,
 )
-from traceview.comparison.document import AnalysisDocument, read_document, with_unprofiled
+from traceview.comparison.document import AnalysisDocument, Analyzed, read_document, with_unprofiled
 from traceview.comparison.document_samples import sample_document
 from traceview.comparison.kernels import LineSamples, iteration_work, kernel_changes, line_changes, sample_lines
 from traceview.comparison.notes import comparison_notes, difference_notes
@@ -144,7 +144,7 @@ def _host_events(trace: Trace, events: pl.DataFrame, lane: str, look: pl.Expr) -
     return events.select(lanes.alias("lane"), "start", "end", look, pl.col("name").cast(pl.String))
 
 
-Report = str | Path | Trace | Analysis | AnalysisDocument
+Report = str | Path | Trace | Analyzed
 
 
 def compare(
@@ -194,9 +194,7 @@ def _check_options(cut: str, min_change: float) -> None:
         raise RequestError(f"invalid min_change {min_change}: use a share from 0 to 1, for example 0.01")
 
 
-def _analyze(
-    report: Report, options: Mapping[str, Any], progress: Progress | None, index: int, count: int
-) -> Analysis | AnalysisDocument:
+def _analyze(report: Report, options: Mapping[str, Any], progress: Progress | None, index: int, count: int) -> Analyzed:
     if isinstance(report, (str, Path)) and is_document(Path(report)):
         document, given = read_document(Path(report)), options["unprofiled_ns"]
         return document if given is None else with_unprofiled(document, given)
@@ -215,7 +213,7 @@ class _Side:
     """A capture in a comparison: the samples from which medians and means are computed."""
 
     file: str
-    analysis: Analysis | AnalysisDocument
+    analysis: Analyzed
     medians: Sample
     means: Sample
     lines: LineSamples | None  # idle time by line, of the iterations of `means`
@@ -226,7 +224,7 @@ class _Side:
 
 
 def compare_analyses(
-    analyses: Sequence[Analysis | AnalysisDocument],
+    analyses: Sequence[Analyzed],
     *,
     cut: str = "auto",
     min_change: float = MIN_CHANGE,
@@ -266,14 +264,14 @@ def _median_timelines(sides: Sequence[_Side], whole: bool) -> tuple[IterationTim
     )
 
 
-def _iteration_unit(analyses: Sequence[Analysis | AnalysisDocument]) -> str:
+def _iteration_unit(analyses: Sequence[Analyzed]) -> str:
     sources = {analysis.iterations.source for analysis in analyses if isinstance(analysis.iterations, Iterations)}
     if "period" not in sources:
         return "NVTX ranges"
     return "periods of the launch sequence" if "range" not in sources else "NVTX ranges, or periods of launches"
 
 
-def _side(file: str, analysis: Analysis | AnalysisDocument, host: IterationTimes | None, cut: str) -> _Side:
+def _side(file: str, analysis: Analyzed, host: IterationTimes | None, cut: str) -> _Side:
     if isinstance(analysis, AnalysisDocument):
         return _Side(file, analysis, *sample_document(analysis, host, cut), None)
     if cut == "whole" or host is None:

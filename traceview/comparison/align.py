@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceview.comparison.document import AnalysisDocument
+from traceview.comparison.document import Analyzed
 from traceview.errors import RequestError
 from traceview.intervals import Times
 from traceview.measure.iterations.times import MAX_GPU_LAG, IterationTimes
-from traceview.model.analysis import Analysis, NotMeasured
+from traceview.model.analysis import NotMeasured
 
 GPU_CUT = "an iteration lasts from the end of the previous iteration's GPU work to the end of its own"
 
@@ -44,7 +44,7 @@ class AlignedIterations:
         return np.where(moments < self.end[np.maximum(place, 0)], place, -1)
 
 
-def iteration_times(report: Analysis | AnalysisDocument) -> IterationTimes | None:
+def iteration_times(report: Analyzed) -> IterationTimes | None:
     """Return when the iterations of a capture start and end, and the GPU finishes them; None if it has none."""
     iterations = report.iterations
     if isinstance(iterations, NotMeasured):
@@ -57,7 +57,7 @@ def iteration_times(report: Analysis | AnalysisDocument) -> IterationTimes | Non
 
 
 def choose_cut(
-    iterations: Sequence[IterationTimes | None], requested: str, files: Sequence[str], unit: str = "NVTX ranges"
+    iterations: Sequence[IterationTimes | None], requested: str, files: Sequence[str], unit: str
 ) -> tuple[str, str]:
     """Return how to cut every capture ("range", "gpu" or "whole") and the reason, for a `--cut` option.
 

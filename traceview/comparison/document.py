@@ -15,7 +15,7 @@ from types import UnionType
 from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from traceview.errors import NotFoundError, ReportError
-from traceview.model.analysis import Iteration, IterationKind, Iterations, NotMeasured, Spread
+from traceview.model.analysis import Analysis, Iteration, IterationKind, Iterations, NotMeasured, Spread
 from traceview.model.findings import Gain
 from traceview.model.trace import Note, ReportInfo, Window
 from traceview.model.unprofiled import ESTIMATE, UnprofiledTime
@@ -157,6 +157,9 @@ class AnalysisDocument:
     iterations: Iterations | NotMeasured
     findings: tuple[DocumentFinding, ...]
     has_gpu_ends: bool
+
+
+Analyzed = Analysis | AnalysisDocument  # what a comparison takes
 
 
 def read_document(path: Path) -> AnalysisDocument:

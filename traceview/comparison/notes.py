@@ -6,15 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from traceview.comparison.document import AnalysisDocument
+from traceview.comparison.document import AnalysisDocument, Analyzed
 from traceview.measure.iterations.times import IterationTimes
-from traceview.model.analysis import Analysis, Iterations, NotMeasured
+from traceview.model.analysis import Iterations, NotMeasured
 from traceview.model.comparison import CaptureDifference, ComparedCapture
 from traceview.model.trace import Note
 from traceview.model.units import quantity, share
 from traceview.report.screen import confidence_word
-
-Report = Analysis | AnalysisDocument
 
 # A note is written if at least this share of the time lies between iterations.
 MIN_TIME_BETWEEN = 0.05
@@ -24,7 +22,7 @@ MIN_LAUNCH_CHANGE = 0.05  # share of the launches per iteration; a smaller chang
 
 
 def comparison_notes(
-    files: Sequence[str], analyses: Sequence[Report], iterations: Sequence[IterationTimes | None], cut: str
+    files: Sequence[str], analyses: Sequence[Analyzed], iterations: Sequence[IterationTimes | None], cut: str
 ) -> tuple[Note, ...]:
     """Return a note for each difference in hardware, profiler, iterations, graphs and processes."""
     texts = {
@@ -73,12 +71,12 @@ def _work_notes(base: ComparedCapture, against: CaptureDifference) -> Iterator[s
         yield f"{launches}: other kernels, treated as the same step"
 
 
-def _left_out_notes(files: Sequence[str], analyses: Sequence[Report]) -> Iterator[str]:
+def _left_out_notes(files: Sequence[str], analyses: Sequence[Analyzed]) -> Iterator[str]:
     for file, analysis in zip(files, analyses, strict=True):
         yield from (f"{file}: {note.text}" for note in analysis.info.left_out if note.affects)
 
 
-def _period_notes(files: Sequence[str], analyses: Sequence[Report]) -> Iterator[str]:
+def _period_notes(files: Sequence[str], analyses: Sequence[Analyzed]) -> Iterator[str]:
     for file, analysis in zip(files, analyses, strict=True):
         iterations = analysis.iterations
         if isinstance(iterations, Iterations) and iterations.source == "period":
@@ -88,21 +86,21 @@ def _period_notes(files: Sequence[str], analyses: Sequence[Report]) -> Iterator[
             )
 
 
-def _hardware_notes(files: Sequence[str], analyses: Sequence[Report]) -> Iterator[str]:
+def _hardware_notes(files: Sequence[str], analyses: Sequence[Analyzed]) -> Iterator[str]:
     base, *others = ([device.name for device in analysis.devices] for analysis in analyses)
     for file, names in zip(files[1:], others, strict=True):
         if sorted(names) != sorted(base):
             yield f"{file} ran on {_gpu_names(names)}, {files[0]} on {_gpu_names(base)}"
 
 
-def _profiler_notes(files: Sequence[str], analyses: Sequence[Report]) -> Iterator[str]:
+def _profiler_notes(files: Sequence[str], analyses: Sequence[Analyzed]) -> Iterator[str]:
     base, *others = (_profiler(analysis) for analysis in analyses)
     for file, profiler in zip(files[1:], others, strict=True):
         if profiler != base:
             yield f"{file} was captured with {profiler}, {files[0]} with {base}: profiler overhead may differ"
 
 
-def _profiler_cost_notes(files: Sequence[str], analyses: Sequence[Report]) -> Iterator[str]:
+def _profiler_cost_notes(files: Sequence[str], analyses: Sequence[Analyzed]) -> Iterator[str]:
     base, *others = (_profiler_share(analysis) for analysis in analyses)
     for file, part in zip(files[1:], others, strict=True):
         if base is not None and part is not None and abs(part - base) >= MIN_PROFILER_DIFFERENCE:
@@ -112,14 +110,14 @@ def _profiler_cost_notes(files: Sequence[str], analyses: Sequence[Report]) -> It
             )
 
 
-def _profiler_share(analysis: Report) -> float | None:
+def _profiler_share(analysis: Analyzed) -> float | None:
     iterations = analysis.iterations
     if not isinstance(iterations, Iterations) or iterations.unprofiled is None or not iterations.time_ns:
         return None
     return max(1 - iterations.unprofiled.mean_ns / iterations.time_ns, 0.0)
 
 
-def _profiler(analysis: Report) -> str:
+def _profiler(analysis: Analyzed) -> str:
     info = analysis.info
     return f"nsys {info.nsys_version or 'of unknown version'}" if info.profiler == "nsys" else info.profiler
 
@@ -138,7 +136,7 @@ def _notes_on_time_between(files: Sequence[str], iterations: Sequence[IterationT
             )
 
 
-def _graph_notes(files: Sequence[str], analyses: Sequence[Report]) -> Iterator[str]:
+def _graph_notes(files: Sequence[str], analyses: Sequence[Analyzed]) -> Iterator[str]:
     for file, analysis in zip(files, analyses, strict=True):
         if isinstance(analysis, AnalysisDocument):
             continue
@@ -150,7 +148,7 @@ def _graph_notes(files: Sequence[str], analyses: Sequence[Report]) -> Iterator[s
             )
 
 
-def _process_notes(files: Sequence[str], analyses: Sequence[Report]) -> Iterator[str]:
+def _process_notes(files: Sequence[str], analyses: Sequence[Analyzed]) -> Iterator[str]:
     for file, analysis in zip(files, analyses, strict=True):
         iterations = analysis.iterations
         if isinstance(iterations, NotMeasured):
@@ -167,7 +165,7 @@ def _process_notes(files: Sequence[str], analyses: Sequence[Report]) -> Iterator
             )
 
 
-def _document_notes(files: Sequence[str], analyses: Sequence[Report], cut: str) -> Iterator[str]:
+def _document_notes(files: Sequence[str], analyses: Sequence[Analyzed], cut: str) -> Iterator[str]:
     """Say what documents lack."""
     medians = "medians of parts (`mean_parts` has means), " if cut == "gpu" else ""
     for file, analysis in zip(files, analyses, strict=True):

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from traceview.comparison.document import AnalysisDocument, DocumentFinding
+from traceview.comparison.document import AnalysisDocument, Analyzed, DocumentFinding
 from traceview.errors import RequestError
-from traceview.model.analysis import Analysis, Iterations, NotMeasured
+from traceview.model.analysis import Iterations, NotMeasured
 from traceview.model.comparison import ComparedCapture, PredictedTime
 from traceview.replay.prediction import predict
 
 
-def predicted_time(report: Analysis | AnalysisDocument, changes: Sequence[str]) -> PredictedTime:
+def predicted_time(report: Analyzed, changes: Sequence[str]) -> PredictedTime:
     """Return the time of an iteration after changes that are made together.
 
     Raises RequestError if a change is unknown or does not apply, if the capture has no iterations, and if a document

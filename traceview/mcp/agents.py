@@ -261,18 +261,18 @@ def _devices(whole: Row, device: str) -> list[Any]:
 def _device(use: Row, is_whole: bool) -> Answer:
     """Return the figures of a device in its steady part, or in its window if the analysis covers that."""
     steady = use["steady"]
-    part, causes = (use, use["gaps"]["causes"]) if is_whole else (steady, steady["causes"])
-    copies = [chosen(row, "kind", "memory", "bytes", "busy_ns", "exposed_ns") for row in part["copies"]]
-    figures = {**chosen(part, *USE, *EXPOSED), "idle_causes_ns": _nonzero(causes), "copies": copies}
+    covered, causes = (use, use["gaps"]["causes"]) if is_whole else (steady, steady["causes"])
+    copies = [chosen(row, "kind", "memory", "bytes", "busy_ns", "exposed_ns") for row in covered["copies"]]
+    figures = {**chosen(covered, *USE, *EXPOSED), "idle_causes_ns": _nonzero(causes), "copies": copies}
     return {**chosen(use, "id", "name"), "window" if is_whole else "steady": figures}
 
 
 def _tables(whole: Row, device: str = "") -> dict[str, list[Any]]:
-    """Return every list of rows by name: those of GPUs in the part that is covered, with the GPU in each row."""
+    """Return every list of rows by name: those of GPUs in what the analysis covers, with the GPU in each row."""
     tables: dict[str, list[Any]] = {}
     for use in _devices(whole, device):
-        part = use if whole["whole"] else use["steady"]
-        own = {**use, **part, "gaps": use["gaps"]["longest"], **use.get("extensions", {})}
+        covered = use if whole["whole"] else use["steady"]
+        own = {**use, **covered, "gaps": use["gaps"]["longest"], **use.get("extensions", {})}
         for name, rows in own.items():
             if isinstance(rows, list) and name not in ("window_ns", "process_ids"):
                 tables.setdefault(name, []).extend({"device": use["id"], **row} for row in rows)

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from traceview.captures.export import ExportContents, collect
+from traceview.captures.export.perfetto import PlacedCapture, merged_pieces
 from traceview.errors import RequestError
-from traceview.exporters import ExportContents, collect
-from traceview.exporters.perfetto import PlacedCapture, merged_pieces
 from traceview.intervals import Times
 from traceview.model.analysis import Analysis, AnalysisOptions, NotMeasured
 from traceview.model.fleet import Clock, Fleet

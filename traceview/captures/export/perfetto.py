@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from traceview.exporters.contents import ExportContents
-from traceview.exporters.gpu_stages import (
+from traceview.captures.export.contents import ExportContents
+from traceview.captures.export.gpu_stages import (
     ARGUMENTS as STAGE_ARGUMENTS,
 )
-from traceview.exporters.gpu_stages import (
+from traceview.captures.export.gpu_stages import (
     GpuNumbers,
     counter_packets,
     counter_series,
@@ -28,8 +28,8 @@ from traceview.exporters.gpu_stages import (
     stage_parts,
     stage_specifications,
 )
-from traceview.exporters.slices import CATEGORIES, NUMBERS, TEXTS, SliceBuilder, Track
-from traceview.exporters.wire import Part, encoded, matrix, message, messages, text, uint, uints
+from traceview.captures.export.slices import CATEGORIES, NUMBERS, TEXTS, SliceBuilder, Track
+from traceview.captures.export.wire import Part, encoded, matrix, message, messages, text, uint, uints
 from traceview.intervals import Times
 from traceview.model.trace import KINDS, MEMORIES
 
@@ -159,7 +159,7 @@ def _capture_pieces(builder: SliceBuilder, place: _Place) -> Iterator[bytes]:
     yield _interned_packet(place, EVENT_CATEGORIES, CATEGORIES, range(len(CATEGORIES)))
     yield _interned_packet(place, ANNOTATION_NAMES, ARGUMENTS, range(len(ARGUMENTS)))
     yield from _stage_packets(builder, place)
-    for slices in builder.parts():
+    for slices in builder.frames():
         yield from _descriptors(created[described:], place)
         described = len(created)
         yield from _interned_texts(place, builder.texts, slices)

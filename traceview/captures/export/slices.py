@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from traceview.exporters.contents import ExportContents
+from traceview.captures.export.contents import ExportContents
 from traceview.intervals import Times
 from traceview.measure.activity import Activity
 from traceview.model.analysis import CAUSES
@@ -206,7 +206,7 @@ Columns = dict[str, pl.Series | Times]
 
 
 class SliceBuilder:
-    """Builds slices part by part. `tracks.created` and `texts` grow with each part.
+    """Builds frames of slices. `tracks.created` and `texts` grow with each frame.
 
     `launched` has the rows of ExportContents.operations that have a launch, in order of their calls.
     """
@@ -219,10 +219,10 @@ class SliceBuilder:
         order = np.argsort(launch, kind="stable")
         self.launched: Times = order[np.searchsorted(launch[order], 0) :]
 
-    def parts(self) -> Iterator[pl.DataFrame]:
-        """Yield slices with the columns of SLICES, except columns that are null in the whole part.
+    def frames(self) -> Iterator[pl.DataFrame]:
+        """Yield slices with the columns of SLICES, except columns that are null in the whole frame.
 
-        All slices of a track are in one part. They nest, and are sorted by (track, start, longest first).
+        All slices of a track are in one frame. They nest, and are sorted by (track, start, longest first).
         """
         answers = [*_finding_slices(self), *_prediction_slices(self)]
         if answers:
@@ -244,9 +244,9 @@ class SliceBuilder:
         return np.arange(len(self.texts) - len(texts), len(self.texts))
 
 
-def _sorted_frame(parts: Sequence[Columns]) -> pl.DataFrame:
+def _sorted_frame(slices: Sequence[Columns]) -> pl.DataFrame:
     frames = [
-        pl.DataFrame([pl.Series(name, values).cast(SLICES[name]) for name, values in part.items()]) for part in parts
+        pl.DataFrame([pl.Series(name, values).cast(SLICES[name]) for name, values in each.items()]) for each in slices
     ]
     return (
         pl.concat(frames, how="diagonal")

@@ -13,7 +13,7 @@ from pathlib import Path
 import polars as pl
 from polars import selectors as cs
 
-from traceview.exporters.contents import ExportContents
+from traceview.captures.export.contents import ExportContents
 from traceview.measure import MEASURES
 from traceview.measure.devices import measure_device
 from traceview.measure.host import LINES, HostIdle

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from traceview.exporters.contents import ExportContents, collect
-from traceview.exporters.perfetto import pieces
-from traceview.exporters.tables import FILES, write_tables
+from traceview.captures.export.contents import ExportContents, collect
+from traceview.captures.export.perfetto import pieces
+from traceview.captures.export.tables import FILES, write_tables
 from traceview.report.files import check_file, check_folder, new_folder, write_pieces
 
 __all__ = ["FORMATS", "ExportContents", "Written", "check_output", "collect", "pieces", "write", "write_trace"]

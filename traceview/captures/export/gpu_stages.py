@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from traceview.exporters.contents import ExportContents
-from traceview.exporters.wire import Part, message, messages, text, uint, uints
+from traceview.captures.export.contents import ExportContents
+from traceview.captures.export.wire import Part, message, messages, text, uint, uints
 from traceview.intervals import Times
 from traceview.measure import COUNTERS
 from traceview.model.sizes import CounterSeries
