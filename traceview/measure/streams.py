@@ -5,20 +5,19 @@ The idle gaps of a stream lie between its first and last operation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import Coverage, Intervals, Rows
+from traceview.intervals import Coverage, Intervals, Rows, Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE, COPY, KERNEL, Activity
 from traceview.measure.base import DeviceInput, Measure
 from traceview.measure.gaps import IdleGaps, ThreadStates, attribute
-from traceview.model.analysis import CAUSES, Gaps
+from traceview.model.analysis import CAUSES
 from traceview.model.columns import Table
 from traceview.model.rows import StreamUse
 from traceview.model.trace import Trace
@@ -56,27 +55,75 @@ class _StreamGapContext(NamedTuple):
         return np.where(same & (idle.operation[place] == operation), place, np.int32(-1))
 
 
-def _stream_gaps(trace: Trace, device: Activity, context: _StreamGapContext, stream: int, members: Rows) -> Gaps:
-    """Return the gaps of one stream as sums, without a frame. `members` index `device.rows`.
+class _GapSums:
+    """The number, the ns, and the ns by OTHERS and CAUSES of the gaps of each stream of a device.
 
     Work of the device's other streams comes first: other_compute, other_communication and other_copy (which includes
     memset).
     """
-    causes, others, count, total = np.zeros(len(CAUSES), np.int64), np.zeros(len(OTHERS), np.int64), 0, 0
-    for gaps, operation in _gaps_between(trace, device, stream, members):
-        count, total = count + len(operation), total + intervals.length(gaps)
+
+    def __init__(self, streams: int) -> None:
+        self.count, self.total = np.zeros((2, streams), np.int64)
+        self.others = np.zeros((len(OTHERS), streams), np.int64)
+        self.causes = np.zeros((len(CAUSES), streams), np.int64)
+
+    @classmethod
+    def of_device(cls, given: DeviceInput, members: Sequence[tuple[int, Rows]]) -> _GapSums:
+        """Measure the streams that have `members`, rows of the device's work."""
+        context, sums = _StreamGapContext.build(given), cls(len(members))
+        for owner, gaps, operation in _batches(given.trace, given.activity, members):
+            sums.add(given.trace, context, owner, gaps, operation)
+        return sums
+
+    def add(self, trace: Trace, context: _StreamGapContext, owner: Rows, gaps: Intervals, operation: Rows) -> None:
+        """Add gaps, with the number of the stream (ascending) and the operation that ends each."""
+        _add_by_owner((self.count, self.total), owner, (np.ones(len(owner), np.int64), gaps.end - gaps.start))
         place = context.same_gaps(gaps, operation)
-        same, rest = place[place >= 0], np.flatnonzero(place < 0)
+        same, rest = np.flatnonzero(place >= 0), np.flatnonzero(place < 0)
+        _add_by_owner(self.causes, owner[same], (each[place[same]] for each in context.idle.causes))
         start, end = gaps.start[rest], gaps.end[rest]
-        in_idle = attribute(trace, context.threads, start, end, operation[rest]).sum(axis=1)
-        works = context.compute, context.communication
-        compute, communication = (int(work.length_between(start, end).sum()) for work in works)
+        in_idle = attribute(trace, context.threads, start, end, operation[rest])
+        compute, communication = (work.length_between(start, end) for work in (context.compute, context.communication))
         # A stream's gaps lie in the window, where the device is either busy or idle, and all idle time has a cause.
-        busy = int((end - start).sum()) - int(in_idle.sum())
-        causes += in_idle + np.array([each[same].sum() for each in context.idle.causes])
-        others += (compute, communication, busy - compute - communication)
-    sums = dict(zip((*OTHERS, *CAUSES), (*others.tolist(), *causes.tolist()), strict=True))
-    return Gaps(count, total, sums, pl.DataFrame())
+        copy = end - start - in_idle.sum(axis=0) - compute - communication
+        _add_by_owner(self.causes, owner[rest], in_idle)
+        _add_by_owner(self.others, owner[rest], (compute, communication, copy))
+
+    def of_stream(self, number: int) -> dict[str, int]:
+        """Return the ns by OTHERS and CAUSES of a stream."""
+        ns = (*self.others[:, number].tolist(), *self.causes[:, number].tolist())
+        return dict(zip((*OTHERS, *CAUSES), ns, strict=True))
+
+
+def _add_by_owner(totals: Iterable[Times], owner: Rows, values: Iterable[Times]) -> None:
+    """Add values to the totals of their owners, which ascend."""
+    first = np.flatnonzero(np.diff(owner, prepend=-1))
+    for total, each in zip(totals, values, strict=True):
+        total[owner[first]] += np.add.reduceat(each, first)
+
+
+def _batches(
+    trace: Trace, device: Activity, members: Sequence[tuple[int, Rows]]
+) -> Iterator[tuple[Rows, Intervals, Rows]]:
+    """Yield the gaps of streams in batches: the number of the stream, the gap, and the operation that ends it.
+
+    The gaps of all streams at once would need as much memory as the trace, and those of a stream alone may be few.
+    """
+    batch, held = list[tuple[Rows, Times, Times, Rows]](), 0
+    for number, (stream, rows) in enumerate(members):
+        for gaps, operation in _gaps_between(trace, device, stream, rows):
+            batch.append((np.full(len(operation), number, np.int32), *gaps, operation))
+            held += len(operation)
+            if held >= intervals.BLOCK:
+                yield _joined_batch(batch)
+                batch, held = [], 0
+    if batch:
+        yield _joined_batch(batch)
+
+
+def _joined_batch(batch: Sequence[tuple[Rows, Times, Times, Rows]]) -> tuple[Rows, Intervals, Rows]:
+    owner, start, end, operation = (np.concatenate(column) for column in zip(*batch, strict=True))
+    return owner, Intervals(start, end), operation
 
 
 def _gaps_between(trace: Trace, device: Activity, stream: int, members: Rows) -> Iterator[tuple[Intervals, Rows]]:
@@ -101,11 +148,23 @@ def stream_uses(given: DeviceInput) -> tuple[StreamUse, ...]:
     """Return one row for each stream that worked in the window, by (process, context, stream id)."""
     trace, device = given.trace, given.activity
     is_kernel = device.select(trace.operations["source"].to_physical().to_numpy()) == KERNEL
-    context = _StreamGapContext.build(given)
-    # Streams are measured one at a time: in parallel, each would need as much memory.
+    members = list(intervals.rows_by_code(device.select(trace.operations["stream"].to_numpy())))
+    gaps, named = _GapSums.of_device(given, members), trace.streams.rows(named=True)
+    size = trace.operations["bytes"].to_numpy()
     uses = (
-        _measure_stream(trace, device, context, stream, members, is_kernel)
-        for stream, members in intervals.rows_by_code(device.select(trace.operations["stream"].to_numpy()))
+        StreamUse(
+            stream=stream,
+            id=named[stream]["stream_id"],
+            process_id=named[stream]["process"],
+            context_id=named[stream]["context"],
+            label=named[stream]["label"],
+            **stream_figures(device, rows, is_kernel),
+            bytes=int(size[device.rows[rows[device.codes[rows] == COPY]]].sum()),
+            gap_count=int(gaps.count[number]),
+            gap_ns=int(gaps.total[number]),
+            causes=gaps.of_stream(number),
+        )
+        for number, (stream, rows) in enumerate(members)
     )
     return tuple(sorted(uses, key=attrgetter("process_id", "context_id", "id")))
 
@@ -121,31 +180,6 @@ def stream_figures(work: Activity, members: Rows, is_kernel: NDArray[np.bool_]) 
         "operation_count": len(members),
         **{name: intervals.union_length(work.start, work.end, rows) for name, rows in chosen.items()},
     }
-
-
-def _measure_stream(
-    trace: Trace,
-    device: Activity,
-    context: _StreamGapContext,
-    index: int,
-    members: Rows,
-    is_kernel: NDArray[np.bool_],
-) -> StreamUse:
-    copies = device.rows[members[device.codes[members] == COPY]]
-    row = trace.streams.row(index, named=True)
-    gaps = _stream_gaps(trace, device, context, index, members)
-    return StreamUse(
-        stream=index,
-        id=row["stream_id"],
-        process_id=row["process"],
-        context_id=row["context"],
-        label=row["label"],
-        **stream_figures(device, members, is_kernel),
-        bytes=int(trace.operations["bytes"].to_numpy()[copies].sum()),
-        gap_count=gaps.count,
-        gap_ns=gaps.total_ns,
-        causes=gaps.causes,
-    )
 
 
 STREAMS = Measure(
