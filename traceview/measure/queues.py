@@ -133,9 +133,10 @@ def _during_long(trace: Trace, device: int, left: Intervals) -> Iterator[QueuedF
         own = calls.filter(calls["name"].to_physical() == code)
         works.append(("call", texts[code], intervals.union(own["start"].to_numpy(), own["end"].to_numpy())))
     for kind, name, work in works:
-        ns = intervals.overlap_length(work, left)
-        left = intervals.subtract(left, work)
-        yield QueuedFor(kind, name, ns)
+        inside = intervals.intersect(left, work)
+        if ns := intervals.length(inside):
+            left = intervals.subtract(left, inside)
+            yield QueuedFor(kind, name, ns)
     yield QueuedFor("unknown", "", intervals.length(left))
 
 
