@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -132,13 +133,11 @@ def write_results(
 
 def write_document(json_path: Path | None, result: object) -> bool:
     """Write a result as JSON if a path is given. Return whether the document went to standard output."""
+    if json_path is None:
+        return False
+    from traceview.report.json import Document
 
-    def to_json() -> str:
-        from traceview.report.json import Document
-
-        return Document[object]().text(result)
-
-    return write_output(json_path, to_json)
+    return write_output(json_path, partial(Document[object]().text, result))
 
 
 def write_output(path: Path | None, to_text: Callable[[], str]) -> bool:

@@ -177,16 +177,14 @@ def read_document(path: Path) -> AnalysisDocument:
         raise ReportError(f"{name}: cannot be read ({error.strerror}); check its permissions") from None
     except RecursionError:
         raise ReportError(f"{name}: is nested too deeply; {AGAIN}") from None
-    except ValueError as error:  # also of json, and for a text that is not UTF-8
-        raise ReportError(f"{name}: {_reason(error)}") from None
+    except _DocumentError as error:
+        raise ReportError(f"{name}: {error}") from None
+    except ValueError:  # of json, and for a text that is not UTF-8
+        raise ReportError(f"{name}: is damaged (no valid JSON); {AGAIN}") from None
 
 
 class _DocumentError(ValueError):
     """What is wrong with a document, with its remedy."""
-
-
-def _reason(error: ValueError) -> str:
-    return str(error) if isinstance(error, _DocumentError) else f"is damaged (no valid JSON); {AGAIN}"
 
 
 def _refuse(text: str) -> NoReturn:

@@ -160,7 +160,8 @@ def _capture_pieces(builder: SliceBuilder, place: _Place) -> Iterator[bytes]:
     yield _interned_packet(place, ANNOTATION_NAMES, ARGUMENTS, range(len(ARGUMENTS)))
     yield from _stage_packets(builder, place)
     for slices in builder.frames():
-        yield from _descriptors(created[described:], place)
+        for track in created[described:]:
+            yield message(1, place.tracks, message(DESCRIPTOR, *_descriptor(track, place)))
         described = len(created)
         yield from _interned_texts(place, builder.texts, slices)
         for first in range(0, len(slices), BLOCK):
@@ -186,10 +187,6 @@ def _stage_packets(builder: SliceBuilder, place: _Place) -> Iterator[bytes]:
 
     for first in range(0, len(frame), BLOCK):
         yield encoded(frame[first : first + BLOCK], optional, packets)
-
-
-def _descriptors(tracks: Sequence[Track], place: _Place) -> Iterator[bytes]:
-    return (message(1, place.tracks, message(DESCRIPTOR, *_descriptor(track, place))) for track in tracks)
 
 
 def _descriptor(track: Track, place: _Place) -> Iterator[bytes]:
