@@ -323,10 +323,11 @@ def _counted_window(graph: DependencyGraph, time: Times) -> tuple[int, int]:
 def _binding_edges(graph: DependencyGraph, time: Times) -> Codes:
     """Return the edge that determines the time of each node, -1 if it is `release`: the first that gives this time."""
     order = _edge_order(graph).order[::-1]
-    source, target, weight = graph.edges.source[order], graph.edges.target[order], graph.edges.weight[order]
-    exact = (time[source] + weight == time[target]) & (time[target] > graph.release[target])
+    source, target, weight = (column[order] for column in graph.edges[:3])
+    exact = np.flatnonzero(time[source] + weight == time[target])
     binding = np.full(len(time), -1, np.int64)
     binding[target[exact]] = order[exact]
+    binding[time <= graph.release] = -1
     return binding
 
 
