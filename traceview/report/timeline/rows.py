@@ -80,7 +80,8 @@ def timeline_rows(inputs: PageInputs, path: Sequence[PathSpan] = ()) -> tuple[Na
             *_stream_rows(trace.streams, device, streams),
         )
         groups.append(Group(device.id, (device.name or "").strip(), rows))
-    return names, [*groups, *_process_groups(trace, _call_marks(trace, analysis.host, names), samples, ranges)]
+    of_threads = {"call": _call_marks(trace, analysis.host, names), "sample": samples, "range": ranges}
+    return names, [*groups, *_process_groups(trace, of_threads)]
 
 
 def _iterations_row(iterations: Iterations, names: Names) -> TimelineRow:
@@ -184,35 +185,32 @@ def _stream_rows(streams: pl.DataFrame, device: DeviceUse, marks: Mapping[int, M
             yield TimelineRow("stream", f"s:{row}", label, "unused", (), more=True)
 
 
-def _process_groups(
-    trace: Trace, calls: Mapping[int, Marks], samples: Mapping[int, Marks], ranges: Mapping[int, Marks]
-) -> Iterator[Group]:
-    """Yield a group for each process, the thread with most calls and ranges first; marks are by thread."""
+def _process_groups(trace: Trace, marks: Mapping[str, Mapping[int, Marks]]) -> Iterator[Group]:
+    """Yield a group for each process, the thread with most calls and ranges first; marks are by kind and thread."""
     count = np.zeros(len(trace.threads), np.int64)
-    for marks in (calls, ranges):
-        for thread, lane in marks.items():
+    for kind in ("call", "range"):
+        for thread, lane in marks[kind].items():
             count[thread] += len(lane)
     process = trace.threads["process"].to_numpy()
-    for process_id in sorted({int(process[row]) for row in np.flatnonzero(count)}):
-        threads = [int(row) for row in np.argsort(-count, kind="stable") if process[row] == process_id and count[row]]
-        rows = (row for thread in threads for row in _thread_rows(trace, thread, calls, samples, ranges))
+    order = [row for row in np.argsort(-count, kind="stable").tolist() if count[row]]
+    for process_id in sorted({int(process[row]) for row in order}):
+        rows = (row for thread in order if process[thread] == process_id for row in _thread_rows(trace, thread, marks))
         yield Group(f"process {process_id}", "", tuple(rows))
 
 
-def _thread_rows(
-    trace: Trace, thread: int, calls: Mapping[int, Marks], samples: Mapping[int, Marks], ranges: Mapping[int, Marks]
-) -> Iterator[TimelineRow]:
+def _thread_rows(trace: Trace, thread: int, marks: Mapping[str, Mapping[int, Marks]]) -> Iterator[TimelineRow]:
     name, tid, process = trace.threads.select("name", "tid", "process").row(thread)
     label = name or f"thread {tid}"
 
     def row(kind: str, id: str, label: str, note: str, lane: Marks) -> TimelineRow:
         return TimelineRow(kind, id, label, note, (lane,), len(lane), process=process, part=f"t:{thread}")
 
-    if thread in calls:
-        yield row("call", f"t:{thread}", label, f"API {tid}", calls[thread])
-    if thread in samples:
-        yield row("sample", f"k:{thread}", f"{label}, stacks", "samples", samples[thread])
-    for depth, lane in enumerate(by_depth(ranges[thread]) if thread in ranges else ()):
+    calls, samples, ranges = (marks[kind].get(thread) for kind in ("call", "sample", "range"))
+    if calls is not None:
+        yield row("call", f"t:{thread}", label, f"API {tid}", calls)
+    if samples is not None:
+        yield row("sample", f"k:{thread}", f"{label}, stacks", "samples", samples)
+    for depth, lane in enumerate(() if ranges is None else by_depth(ranges)):
         yield row("range", f"n:{thread}:{depth}", "" if depth else f"{label}, NVTX", f"depth {depth}", lane)
 
 

@@ -63,7 +63,8 @@ def device_sums(work: Bands, idle: Marks, streams: Sequence[Marks], edges: Times
     copy_count and the sums by cause count the events that start in the bin. Sums that are 0 in every bin are left out.
     """
     classes = {band.name: band.all for band in work}
-    copies = _union([union for name, union in classes.items() if name not in NOT_COPIES])
+    unions = [union for name, union in classes.items() if name not in NOT_COPIES]
+    copies = intervals.union(*(np.concatenate(edges) for edges in zip(*unions, strict=True)))
     times = {
         "compute": classes["compute"],
         "communication": classes["communication"],
@@ -77,13 +78,6 @@ def device_sums(work: Bands, idle: Marks, streams: Sequence[Marks], edges: Times
     for cause, column in idle.sums.items():
         sums[cause] = np.diff(np.append(0, np.cumsum(column))[first])
     return {name: column for name, column in sums.items() if column.any()}
-
-
-def _union(unions: list[Intervals]) -> Intervals:
-    some = [union for union in unions if len(union.start)]
-    if len(some) < 2:
-        return some[0] if some else intervals.EMPTY
-    return intervals.union(*(np.concatenate(edges) for edges in zip(*some, strict=True)))
 
 
 def _counts(streams: Sequence[Marks], edges: Times) -> dict[str, Times]:

@@ -13,21 +13,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import Intervals
+from traceview.intervals import Intervals, Times
 from traceview.model.analysis import CAUSES, DeviceUse
 from traceview.model.trace import CLASSES, KINDS, ROLES, Trace, Window
 from traceview.report.timeline.marks import Marks, Names
 
 # The look of each copy kind, by direction. Other kinds have the look "copy".
-COPY_CLASSES = {
-    "h2d": "h2d",
-    "um_h2d": "h2d",
-    "d2h": "d2h",
-    "um_d2h": "d2h",
-    "d2d": "d2d",
-    "p2p": "d2d",
-    "um_d2d": "d2d",
-}
+COPY_CLASSES = {kind: look for look in ("h2d", "d2h", "d2d") for kind in (look, f"um_{look}")} | {"p2p": "d2d"}
 WORK_CLASSES = ("compute", "communication", "h2d", "d2h", "d2d", "copy", "memset")
 LOOKS = (
     *WORK_CLASSES,
@@ -94,21 +86,22 @@ def bands(trace: Trace, devices: Iterable[DeviceUse]) -> dict[int, Bands]:
 
     The exposed times of a device add up to its `busy_ns`.
     """
-    codes = work_codes(trace.operations)
-    return {device.device: _device_bands(trace.operations, device, codes) for device in devices}
+    operations, codes = trace.operations, work_codes(trace.operations)
+    start, end, on = (operations[name].to_numpy() for name in ("start", "end", "device"))
+    every = {}
+    for device in devices:
+        mine = on == device.device
+        rows = slice(None) if mine.all() else mine
+        every[device.device] = _device_bands(start[rows], end[rows], codes[rows], device.window)
+    return every
 
 
-def _device_bands(operations: pl.DataFrame, device: DeviceUse, codes: NDArray[np.uint8]) -> Bands:
-    start, end = operations["start"].to_numpy(), operations["end"].to_numpy()
-    mine = operations["device"].to_numpy() == device.device
-    if not mine.all():
-        start, end, codes = start[mine], end[mine], codes[mine]
+def _device_bands(start: Times, end: Times, codes: NDArray[np.uint8], window: Window) -> Bands:
     used = np.bincount(codes, minlength=len(WORK_CLASSES))
     split: list[Band] = []
     for code, name in enumerate(WORK_CLASSES):
         chosen = np.flatnonzero(codes == code) if 0 < used[code] < len(codes) else slice(None if used[code] else 0)
-        union = intervals.union(start[chosen], end[chosen], ordered=True)
-        union = intervals.clip(union, device.window.start, device.window.end)
+        union = intervals.clip(intervals.union(start[chosen], end[chosen], ordered=True), window.start, window.end)
         exposed = union
         for before in split:
             exposed = intervals.subtract(exposed, before.all)
@@ -124,14 +117,12 @@ def overlap_lanes(work: Bands, names: Names) -> tuple[Marks, ...]:
 
 def _lane(work: list[Band], names: Names) -> Marks:
     sizes = [len(band.all.start) for band in work]
-    name = np.array([names.number(WORDS[band.name]) for band in work], np.int32)
-    look = np.array([LOOKS.index(band.name) for band in work], np.uint8)
+    name = np.repeat(np.array([names.number(WORDS[band.name]) for band in work], np.int32), sizes)
+    look = np.repeat(np.array([LOOKS.index(band.name) for band in work], np.uint8), sizes)
     if not any(sizes[1:]):
-        return Marks(*work[0].all, np.repeat(name, sizes), np.repeat(look, sizes))
-    start = np.concatenate([band.all.start for band in work])
-    end = np.concatenate([band.all.end for band in work])
-    marks = Marks(start, end, np.repeat(name, sizes), np.repeat(look, sizes))
-    return marks.take(np.argsort(start, kind="stable"))
+        return Marks(*work[0].all, name, look)
+    start, end = (np.concatenate(edges) for edges in zip(*(band.all for band in work), strict=True))
+    return Marks(start, end, name, look).take(np.argsort(start, kind="stable"))
 
 
 def idle_lane(device: DeviceUse, ending: NDArray[np.int32], none: int) -> Marks:
