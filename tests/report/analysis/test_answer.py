@@ -9,7 +9,7 @@ from tests.report.made_analysis import bare_analysis, made_analysis, made_device
 from traceview.model.analysis import Iterations
 from traceview.model.program import Program, program_words
 from traceview.model.trace import Window
-from traceview.report.analysis.answer import covered, families_line, iteration_line, total_words
+from traceview.report.analysis.answer import covered, families_line, iteration_line
 from traceview.report.analysis.terminal import render
 
 
@@ -33,8 +33,6 @@ def test_iteration_time_has_its_source() -> None:
     assert "ms, unprofiled about " in iteration_line(analysis.iterations)
     period = replace(analysis.iterations, source="period", range="period of 5 launches (jacobi)", confidence=0.95)
     assert "(period of 5 launches (jacobi) in the launch sequence, confidence high; " in iteration_line(period)
-    assert total_words(analysis) == "steady part"
-    assert total_words(replace(analysis, whole=True)) == "run"
 
 
 def test_kinds_of_programs_in_words() -> None:

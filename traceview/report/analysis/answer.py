@@ -101,13 +101,6 @@ def span(analysis: Analysis) -> str:
     return "from first to last GPU work" if analysis.trace.window is None else "in the chosen window"
 
 
-def total_words(analysis: Analysis) -> str:
-    """Return what shares of findings refer to."""
-    if any(analysis.covered(device).window != device.window for device in analysis.devices):
-        return "steady part"
-    return "run" if analysis.trace.window is None else "window"
-
-
 def base_line(analysis: Analysis) -> str:
     """Return the time that the shares of findings are parts of; "" without findings."""
     gain = analysis.answer.gain

@@ -25,7 +25,7 @@ from traceview.model.findings import Finding, Place
 from traceview.model.program import program_words
 from traceview.model.trace import MEMORIES, Window
 from traceview.model.units import duration, plain
-from traceview.report.analysis.answer import COUNTED, FAMILY_WORDS, basis_lines, span, total_words, unprofiled_words
+from traceview.report.analysis.answer import COUNTED, FAMILY_WORDS, basis_lines, span, unprofiled_words
 from traceview.report.analysis.charts import charts
 from traceview.report.assets import ANALYSIS, escaped_json, library, pack, sha256
 from traceview.report.json import plain_values, values_of
@@ -58,7 +58,6 @@ def sections(inputs: PageInputs, whatif: WhatIf | None = None) -> Json:
         "nsys": info.nsys_version,
         "profiler": info.profiler,
         "program": program_words(analysis.program),
-        "schema": info.schema_version,
         "narrowed": analysis.trace.window is not None,
         "cause_words": CAUSE_WORDS,
         "memories": MEMORIES,
@@ -82,7 +81,6 @@ def _answer(analysis: Analysis, zero: int) -> Json:
     return {
         "answer": analysis.answer.text,
         "answer_basis": basis_lines(analysis),
-        "total": total_words(analysis),
         "findings": [_finding(finding, zero) for finding in analysis.findings],
     }
 
@@ -118,7 +116,6 @@ def _device(analysis: Analysis, device: DeviceUse, work: Bands) -> Json:
         views.insert(int(analysis.whole), _covered_figures(device.steady, work, COUNTED, on))
     return {
         **values_of(device, "id", "name"),
-        "processes": device.process_ids,
         "kernel_count": device.kernel_count,
         "views": views,
     }
@@ -292,7 +289,6 @@ def _iterations(iterations: Iterations | NotMeasured, bars: Sequence[IterationBa
         "time_ns": iterations.time_ns,
         "unprofiled": unprofiled_words(iterations.unprofiled),
         "candidates": plain_values(iterations.candidates),
-        "process": iterations.process_id,
         **values_of(iterations, "count", "skipped", "skipped_why"),
         "spreads": plain_values(iterations.spreads),
         "kinds": [{"words": kind.words, "median_ns": kind.time_ns.median} for kind in iterations.kinds],

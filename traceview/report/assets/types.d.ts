@@ -78,7 +78,8 @@ export interface Row {
   /** Whether it starts as a "more" row. */
   folded?: boolean;
   process: number | null;
-  part: string;
+  /** The thread or device whose rows fold together, "" for none. */
+  owner: string;
   events: number;
   lanes: Lane[];
   number: number;
@@ -241,8 +242,6 @@ export interface Answer {
   /** The answer, and the lines that it rests on. */
   answer: string;
   answer_basis: string[];
-  /** What shares of findings refer to. */
-  total: string;
   findings: Finding[];
 }
 

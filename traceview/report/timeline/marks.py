@@ -115,11 +115,11 @@ class Marks:
 NO_MARKS = Marks(EMPTY.start, EMPTY.end, EMPTY.start, EMPTY.start)
 
 
-def concatenated(parts: Sequence[Marks]) -> Marks:
-    """Return the marks of one kind of several parts of a lane."""
-    if len(parts) == 1:
-        return parts[0]
-    return parts[0].with_columns(map(np.concatenate, zip(*(part.columns() for part in parts), strict=True)))
+def concatenated(pieces: Sequence[Marks]) -> Marks:
+    """Return the marks of several pieces of a lane, which have the same columns."""
+    if len(pieces) == 1:
+        return pieces[0]
+    return pieces[0].with_columns(map(np.concatenate, zip(*(piece.columns() for piece in pieces), strict=True)))
 
 
 def has_nonzero(column: Numbers) -> bool:

@@ -139,7 +139,7 @@ def _group_json(group: Group, lanes: Iterator[list[Json]]) -> Json:
             {
                 **values_of(row, "kind", "id", "label", "note"),
                 "more": row.more or place >= MAX_UNFOLDED_ROWS,
-                **values_of(row, "process", "part", "events"),
+                **values_of(row, "process", "owner", "events"),
                 "lanes": next(lanes),
                 **({} if row.counter is None else {"counter": row.counter}),
             }

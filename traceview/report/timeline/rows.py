@@ -31,7 +31,8 @@ FRACTION_SCALE = 1000  # the page holds whole numbers: values with a fraction ar
 class TimelineRow(NamedTuple):
     """One row. Evidence refers to `id`; `events` counts the capture's events in the row, 0 for bands.
 
-    A row has one or more lanes of marks. The row of an unused stream has none. Rows of the same `part` fold together.
+    A row has one or more lanes of marks. The row of an unused stream has none. The rows of an `owner`, a thread or a
+    device, fold together.
     """
 
     kind: str  # ruler, overlap, idle, counter, stream, range, call, sample, projected
@@ -42,7 +43,7 @@ class TimelineRow(NamedTuple):
     events: int = 0
     more: bool = False  # folded initially
     process: int | None = None
-    part: str = ""
+    owner: str = ""
     counter: Mapping[str, object] | None = None  # a counter's unit and scale
 
 
@@ -203,7 +204,7 @@ def _thread_rows(trace: Trace, thread: int, marks: Mapping[str, Mapping[int, Mar
     label = name or f"thread {tid}"
 
     def row(kind: str, id: str, label: str, note: str, lane: Marks) -> TimelineRow:
-        return TimelineRow(kind, id, label, note, (lane,), len(lane), process=process, part=f"t:{thread}")
+        return TimelineRow(kind, id, label, note, (lane,), len(lane), process=process, owner=f"t:{thread}")
 
     calls, samples, ranges = (marks[kind].get(thread) for kind in ("call", "sample", "range"))
     if calls is not None:
@@ -256,7 +257,7 @@ def _projected_rows(trace: Trace, projected: pl.DataFrame, names: Names) -> dict
             lane = marks.take(np.flatnonzero((device == row) & (level == number)))
             text = "" if rows[row] else "NVTX (GPU projection)"
             id, note = f"p:{name}:{number}", f"depth {number}"
-            rows[row].append(TimelineRow("projected", id, text, note, (lane,), part=f"p:{name}"))
+            rows[row].append(TimelineRow("projected", id, text, note, (lane,), owner=f"p:{name}"))
     return rows
 
 

@@ -15,10 +15,10 @@ export function followCover(show) {
 
 export function showCovers() {
   const [first, second] = page.covers;
-  const { answer, answer_basis, total, findings, other } = page;
+  const { answer, answer_basis, findings, other } = page;
   page.cover = first;
   if (!second || !other) return;
-  const choices = [coverChoice(first, { answer, answer_basis, total, findings }), coverChoice(second, other)];
+  const choices = [coverChoice(first, { answer, answer_basis, findings }), coverChoice(second, other)];
   byId("covers").replaceChildren(...choiceButtons(choices));
 }
 

@@ -4,7 +4,7 @@ import { page } from "./page.js";
 
 // A spreadsheet may run a cell that begins with = + - @ or their full-width forms, white space in front included:
 // such a text gets an apostrophe in front. So does such a sign after a semicolon, a tab or a line end, where some
-// spreadsheets begin a new cell. The same rule as in export/tables.py; numbers stay numbers.
+// spreadsheets begin a new cell. Numbers stay numbers.
 const FORMULA = /^(?:['\t\r\n]|[\s\u0000-\u001f\u200b\ufeff]*[=+\-@\uff0b\uff0d\uff1d\uff20])/;
 const NEXT_CELL = /([;\t\r\n][\s\u0000-\u001f\u200b\ufeff]*'*)([=+\-@\uff0b\uff0d\uff1d\uff20])/g;
 

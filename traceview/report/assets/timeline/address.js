@@ -3,7 +3,7 @@
 import { leaveArea, showArea } from "./area.js";
 import { bookmarks } from "./bookmarks.js";
 import { bringInSight } from "./go.js";
-import { isPartHead } from "./rows.js";
+import { isHead } from "./rows.js";
 import { clearSelected, selectPlace } from "./select.js";
 import { area, board, selected, view } from "./state.js";
 import { afterRedraw, rebuild, setView } from "./view.js";
@@ -43,7 +43,7 @@ function addressText() {
     all: board.groups.filter((group) => group.all),
     pin: board.numbered.filter((row) => row.pinned),
     more: board.numbered.filter((row) => row.more !== row.folded),
-    shut: board.numbered.filter((row) => row.group?.shut.has(row.part) && isPartHead(row)),
+    shut: board.numbered.filter((row) => row.group?.shut.has(row.owner) && isHead(row)),
   }))
     if (rows.length) fields.set(name, join(rows));
   for (const { from, to, note } of bookmarks.all) fields.append("note", `${spanText(from, to)} ${note}`);
@@ -107,7 +107,7 @@ function openRows(fields) {
   for (const group of board.groups) {
     group.folded = fold.has(group.number);
     group.all = all.has(group.number);
-    group.shut = new Set(group.rows.flatMap((row) => (shut.has(row.number) ? row.part : [])));
+    group.shut = new Set(group.rows.flatMap((row) => (shut.has(row.number) ? row.owner : [])));
   }
 }
 

@@ -2,7 +2,7 @@
 import { actionButton, byId, el } from "../core/dom.js";
 import { counterRange, counterText } from "./counters.js";
 import { marksIn } from "./levels.js";
-import { hideRow, isPartHead, pinRow } from "./rows.js";
+import { hideRow, isHead, pinRow } from "./rows.js";
 import { board, view } from "./state.js";
 
 export function showLabels(changed) {
@@ -58,9 +58,9 @@ function fillRowLabel(made, row, changed) {
   made.classList.toggle("lit", Boolean(view.lit?.rows.includes(row.id)));
   made.title = [row.label, row.note].filter(Boolean).join(", ");
   const note = row.counter ? highestText(row) : row.note;
-  const heads = isPartHead(row) && row.group.rows.some((one) => one.part === row.part && one !== row);
+  const heads = isHead(row) && row.group.rows.some((one) => one.owner === row.owner && one !== row);
   const name = heads
-    ? partButton(row, changed)
+    ? ownerButton(row, changed)
     : el("button", { class: "name", type: "button", "data-fold": row.id, text: row.label, tabindex: -1 });
   made.append(...(row.label ? [name] : []), ...(note ? [el("span", { class: "soft", text: note })] : []));
   const tool = (text, word, change) =>
@@ -86,16 +86,16 @@ function highestText(row) {
   return `max ${counterText(row, row.range.most)}, axis ${counterText(row, row.range.high)}`;
 }
 
-function partButton(row, changed) {
-  const shut = row.group.shut.has(row.part);
+function ownerButton(row, changed) {
+  const shut = row.group.shut.has(row.owner);
   const options = { class: "name", "data-fold": row.id, "aria-expanded": String(!shut) };
   return actionButton((shut ? "▸ " : "▾ ") + row.label, options, () => {
-    if (!row.group.shut.delete(row.part)) row.group.shut.add(row.part);
+    if (!row.group.shut.delete(row.owner)) row.group.shut.add(row.owner);
     changed();
   });
 }
 
-// Dragging a label, or Alt with an arrow key, moves its row among the rows of its group; a part moves as a whole.
+// Dragging a label, or Alt with an arrow key, moves its row among the rows of its group; the rows of an owner move together.
 function makeMovable(made, button, list, get, changed) {
   made.draggable = true;
   made.addEventListener("dragstart", (event) => {
@@ -114,7 +114,7 @@ function makeMovable(made, button, list, get, changed) {
     if (!event.altKey || !["ArrowUp", "ArrowDown"].includes(event.key)) return;
     event.preventDefault();
     event.stopPropagation();
-    const heads = list.filter((one) => !one.part || list.find((other) => other.part === one.part) === one);
+    const heads = list.filter((one) => !one.owner || list.find((other) => other.owner === one.owner) === one);
     const next = heads[heads.indexOf(get()) + (event.key === "ArrowUp" ? -1 : 1)];
     if (next) moveTo(list, get(), next);
     changed();
@@ -123,10 +123,10 @@ function makeMovable(made, button, list, get, changed) {
 
 function moveTo(list, what, where) {
   if (!what || what === where || !list.includes(what)) return;
-  const mine = what.part ? list.filter((one) => one.part === what.part) : [what];
+  const mine = what.owner ? list.filter((one) => one.owner === what.owner) : [what];
   const down = list.indexOf(what) < list.indexOf(where);
   const rest = list.filter((one) => !mine.includes(one));
-  const theirs = where.part ? rest.filter((one) => one.part === where.part) : [where];
+  const theirs = where.owner ? rest.filter((one) => one.owner === where.owner) : [where];
   rest.splice(rest.indexOf(theirs[0]) + (down ? theirs.length : 0), 0, ...mine);
   list.splice(0, list.length, ...rest);
 }

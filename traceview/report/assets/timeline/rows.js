@@ -1,4 +1,4 @@
-// Where each row stands. Groups and parts fold; rows are filtered; "more" rows show on request.
+// Where each row stands. Groups and the rows of an owner fold; rows are filtered; "more" rows show on request.
 import { firstAbove } from "../core/columns.js";
 import { byId } from "../core/dom.js";
 import { visibleSources } from "./levels.js";
@@ -50,7 +50,7 @@ export function findQuiet() {
   board.quiet = new Set(
     board.numbered.filter((row) => !row.pinned && !STAYING.includes(row.kind) && !row.lanes.some(hasEvents)),
   );
-  for (const row of board.numbered) if (row.part && !board.quiet.has(row)) board.quiet.delete(headOf(row));
+  for (const row of board.numbered) if (row.owner && !board.quiet.has(row)) board.quiet.delete(headOf(row));
   return before.size !== board.quiet.size || [...before].some((row) => !board.quiet.has(row));
 }
 
@@ -130,13 +130,13 @@ export function pinRow(row) {
   row.pinned = !row.pinned;
 }
 
-// Whether a row is the first of its part, which stays visible when the part folds.
-export function isPartHead(row) {
-  return row.part && headOf(row) === row;
+// Whether a row is the first of its owner, which stays visible when the rows of the owner fold.
+export function isHead(row) {
+  return row.owner && headOf(row) === row;
 }
 
-function headOf({ part, group }) {
-  return group.rows.find((row) => row.part === part);
+function headOf({ owner, group }) {
+  return group.rows.find((row) => row.owner === owner);
 }
 
 // The name of a row among those of all groups.
@@ -146,7 +146,7 @@ export function rowName(id) {
 }
 
 function isFoldedAway(row) {
-  return row.part && row.group.shut.has(row.part) && !isPartHead(row);
+  return row.owner && row.group.shut.has(row.owner) && !isHead(row);
 }
 
 // Unfolds what hides the row and returns it; null if there is no such row.
@@ -156,7 +156,7 @@ export function revealRow(id) {
   const { group } = row;
   group.folded = false;
   group.all ||= row.more;
-  if (isFoldedAway(row)) group.shut.delete(row.part);
+  if (isFoldedAway(row)) group.shut.delete(row.owner);
   if (!matchesFilter(row, group)) setFilter("");
   return row;
 }

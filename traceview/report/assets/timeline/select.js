@@ -14,16 +14,16 @@ import { NOTHING, board, selected, view } from "./state.js";
 import { schedule, setSpan } from "./view.js";
 
 // The NVTX ranges that are open on a thread, outermost first; where it has none, those of the process's annotating thread.
-function pathAt(part, process, at) {
-  const own = openRanges(part, at);
+function pathAt(owner, process, at) {
+  const own = openRanges(owner, at);
   const of = page.timeline.annotating[process];
-  return own.length || !of || of === part ? own.join(" › ") : openRanges(of, at).join(" › ");
+  return own.length || !of || of === owner ? own.join(" › ") : openRanges(of, at).join(" › ");
 }
 
-function openRanges(part, at) {
+function openRanges(owner, at) {
   const names = [];
   for (const row of allRows()) {
-    if (row.kind !== "range" || row.part !== part) continue;
+    if (row.kind !== "range" || row.owner !== owner) continue;
     for (const lane of row.lanes) {
       const source = sourceAt(lane, at) ?? { marks: marksIn(lane.exact) },
         { marks } = source;
@@ -40,7 +40,7 @@ export function select(hit) {
   leaveArea();
   const call = hit.item.kind === "call" ? { ...hit, row: hit.item } : selected.partners[0];
   selected.producer = producerInPage(hit, selected.partners[0]);
-  selected.path = call ? pathAt(call.row.part, call.row.process, call.marks.start[call.i]) : "";
+  selected.path = call ? pathAt(call.row.owner, call.row.process, call.marks.start[call.i]) : "";
   showSelected();
   schedule();
 }
