@@ -1,5 +1,5 @@
 // The first screen: the answer, where the time went, and the three findings with the highest cost.
-import { actionButton, byId, el, prose } from "../core/dom.js";
+import { actionButton, byId, el, prose, softLine } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { partItem, partsBar } from "../core/palette.js";
 import { countText, duration, gainShare, percent, timeRange } from "../core/words.js";
@@ -35,7 +35,7 @@ export function showAnswer() {
 function showSentence() {
   byId("answer-title").replaceChildren(...prose(page.answer));
   const [first, ...others] = page.answer_basis;
-  const more = others.map((text) => el("p", { class: "soft", text }));
+  const more = others.map((text) => softLine(text));
   byId("basis").replaceChildren(
     more.length ? el("details", {}, el("summary", { text: first }), ...more) : el("p", { text: first }),
   );

@@ -1,5 +1,5 @@
 // All findings, each with its cost, advice and evidence.
-import { actionButton, byId, el, prose } from "../core/dom.js";
+import { actionButton, byId, el, prose, softLine } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { codeSnippet, findingCost, findingGain, findingTitle } from "./answer.js";
 import { coverWords } from "./cover.js";
@@ -41,7 +41,7 @@ function findingArticle(one) {
     stackLine(one.host),
     el("p", {}, ...prose(one.advice)),
     codeSnippet(one.code, 12),
-    places.length ? el("p", { class: "soft", text: "Worst places (click to show in the timeline):" }) : null,
+    places.length ? softLine("Worst places (click to show in the timeline):") : null,
     places.length ? el("ul", { class: "places" }, ...places) : null,
   );
 }

@@ -63,9 +63,9 @@ async function loadChunks() {
 async function start() {
   Object.assign(page, JSON.parse(byId("content").textContent ?? ""));
   page.looks = page.timeline.looks;
-  watchTheme(async () => {
-    await rebuild();
-    await repaintCharts();
+  watchTheme(() => {
+    rebuild();
+    repaintCharts();
   });
   for (const show of [showHead, showAnswer, showSummarised, showStrip, showWhatIf]) show();
   document.documentElement.dataset.shown = "answer";

@@ -1,16 +1,16 @@
 // A worst place of a finding is one selection, in the cards, the list, the timeline and the panel.
-import { el, prose, queryAll } from "../core/dom.js";
+import { prose, queryAll, softLine } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { linkTo } from "../timeline/linked.js";
 
-export async function showPlace(place) {
+export function showPlace(place) {
   const number = page.findings.findIndex(({ evidence }) => evidence.includes(place)),
     { title, remedy, evidence } = page.findings[number];
-  const content = remedy ? [el("p", { class: "soft" }, ...prose(remedy))] : [];
+  const content = remedy ? [softLine(...prose(remedy))] : [];
   const mark = (now) => {
     const buttons = queryAll(`#all .finding:nth-child(${number + 1}) .places button`);
     for (const one of [buttons[evidence.indexOf(now)], queryAll("#cards .card")[number]])
       one?.setAttribute("aria-current", "true");
   };
-  await linkTo({ title, words: "places", places: evidence, content, mark }, place);
+  linkTo({ title, words: "places", places: evidence, content, mark }, place);
 }

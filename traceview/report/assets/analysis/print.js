@@ -27,7 +27,7 @@ export function watchPrinting() {
   addEventListener("afterprint", async () => {
     useTheme(printing.dark);
     byId("timeline").style.removeProperty("--labels");
-    await rebuild();
+    rebuild();
     for (const chart of charts.all)
       if (chart.drawn) await paintChart(chart);
       else chart.stage.replaceChildren();

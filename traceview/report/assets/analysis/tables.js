@@ -1,19 +1,9 @@
 // The detailed tables.
-import { byId, el, prose } from "../core/dom.js";
+import { byId, el, headedSection, prose, softLine } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { sortableTable, unitColumn } from "../core/table.js";
 import { countText } from "../core/words.js";
 import { coveredView, followCover } from "./cover.js";
-
-function section(heading, note, ...children) {
-  return el(
-    "section",
-    {},
-    el("h2", { text: heading }),
-    note ? el("p", { class: "soft", text: note }) : null,
-    ...children,
-  );
-}
 
 export function showTables() {
   const shown = page.tables.filter((declared) => declared.not_measured || declared.rows.length);
@@ -32,10 +22,11 @@ const FIRST_ROWS = 24;
 
 // A table as its measure declares it: titles, units and rows come from Python.
 function declaredSection(declared) {
-  if (declared.not_measured) return section(declared.title, null, el("p", { text: declared.not_measured }));
+  if (declared.not_measured) return headedSection({}, declared.title, null, el("p", { text: declared.not_measured }));
   const { title, note, columns, rows } = declared;
   const cut = `The first ${countText(rows.length)} of ${countText(declared.row_count)} rows; --json writes all of them.`;
-  return section(
+  return headedSection(
+    {},
     title,
     note,
     sortableTable(
@@ -44,7 +35,7 @@ function declaredSection(declared) {
       rows,
       FIRST_ROWS,
     ),
-    declared.row_count > rows.length ? el("p", { class: "soft", text: cut }) : null,
+    declared.row_count > rows.length ? softLine(cut) : null,
   );
 }
 

@@ -1,5 +1,5 @@
 // What changes would give: the reader checks some, and the predicted iteration with its range and critical path follows.
-import { byId, el } from "../core/dom.js";
+import { byId, el, softLine } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { partItem, partsBar } from "../core/palette.js";
 import { duration, percent, signedPercent, timeRange } from "../core/words.js";
@@ -60,7 +60,7 @@ function outcome(found, chosen) {
       el("b", { text: `${duration(found.base_ns)} → ${duration(row.ns)}, ${gainOf(found, row)}` }),
       ` (${timeRange(row.low, row.high)})`,
     ),
-    el("p", { class: "soft", text: row.note }),
+    softLine(row.note),
   ];
 }
 

@@ -2,7 +2,7 @@
 // A spec is { id, heading, note, items, picture(width, at), table(), open(at), bare, height }. Its items are what the user
 // can point at: { text, place }: description and place in the timeline; `at` is the one that is chosen.
 import { inflated } from "../core/columns.js";
-import { actionButton, byId, el } from "../core/dom.js";
+import { actionButton, byId, el, softLine } from "../core/dom.js";
 import { linkTo } from "../timeline/linked.js";
 import { savePng } from "./png.js";
 
@@ -59,7 +59,7 @@ export function chartSection(spec) {
     "section",
     { class: "figure", id: spec.id },
     el("div", { class: "figure-head" }, el("h2", { text: spec.heading }), el("span", { class: "spacer" }), tabled, png),
-    el("div", { class: "notes-place" }, chart.status, el("p", { class: "soft", text: spec.note })),
+    el("div", { class: "notes-place" }, chart.status, softLine(spec.note)),
     stage,
     behind,
   );

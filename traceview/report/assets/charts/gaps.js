@@ -1,5 +1,5 @@
 // The idle gaps of a device by length: the total time of each length as a bar of its causes, in a table.
-import { actionButton, el } from "../core/dom.js";
+import { actionButton, el, headedSection } from "../core/dom.js";
 import { fieldName } from "../core/export.js";
 import { page } from "../core/page.js";
 import { lookWord, partsBar, swatch } from "../core/palette.js";
@@ -27,14 +27,10 @@ export function gapSection(device, on) {
   const causes = Object.keys(page.cause_words).filter((cause) => gaps.some((gap) => gap.causes[cause]));
   const looks = causes.map((cause) => el("li", {}, swatch("idle_" + cause), lookWord("idle_" + cause)));
   const open = (gap) => openGaps(device.id, gap);
-  return el(
-    "section",
+  return headedSection(
     { class: "figure", id: fieldName("chart gaps " + device.id) },
-    el("h2", { text: heading }),
-    el("p", {
-      class: "soft",
-      text: "The total time of the gaps of each length. A click on a row shows its longest gap.",
-    }),
+    heading,
+    "The total time of the gaps of each length. A click on a row shows its longest gap.",
     el("ul", { class: "looks" }, ...looks),
     table(heading, gapColumns(gaps, causes, open), gaps, Infinity, { open }),
   );

@@ -1,5 +1,5 @@
 // The composition of each iteration as bars; the spread and all figures as tables.
-import { actionButton, byId, el } from "../core/dom.js";
+import { actionButton, byId, el, softLine } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { lookWord, partsBar, swatch } from "../core/palette.js";
 import { countColumn, durationColumn, textColumn, table } from "../core/table.js";
@@ -31,7 +31,7 @@ export function showIterations() {
     `confidence ${found.confidence}${aside}.` +
     (also.length ? ` Also repeating: ${also.join(", ")}.` : "");
   each.replaceChildren(
-    el("p", { class: "soft", text }),
+    softLine(text),
     el("div", { class: "iterations" }, el("div", { id: "bars", class: "figure" }), spreadTable(found)),
   );
 }
@@ -69,10 +69,7 @@ export function showIterationChart(found) {
   each.append(el("summary", { text: "Every iteration" }));
   byId("bars").replaceChildren(
     el("h3", { text: "What each iteration was made of" }),
-    el("p", {
-      class: "soft",
-      text: `Each bar is ${grouped}; the highest counted one is ${duration(most)}. A click shows it in the timeline.`,
-    }),
+    softLine(`Each bar is ${grouped}; the highest counted one is ${duration(most)}. A click shows it in the timeline.`),
     el("ul", { class: "looks" }, ...looks),
     el(
       "div",
@@ -139,6 +136,6 @@ function iterationTable({ each, fields, causes }) {
   );
   const all = "count" in page.iterations ? page.iterations.count : 0;
   const cut = `The ${countText(each.length)} slowest of ${countText(all)}; --json writes all of them.`;
-  if (each.length < all) made.prepend(el("p", { class: "soft", text: cut }));
+  if (each.length < all) made.prepend(softLine(cut));
   return made;
 }

@@ -1,5 +1,5 @@
 // Which streams ran at the same time: for each stream of a row, the share of its time in which that of a column is busy.
-import { el } from "../core/dom.js";
+import { el, headedSection } from "../core/dom.js";
 import { fieldName } from "../core/export.js";
 import { durationColumn, table, textColumn } from "../core/table.js";
 import { countText, duration, middle, percent } from "../core/words.js";
@@ -26,11 +26,6 @@ export function streamSection({ id, streams, together, streams_left_out: left },
       cell: (i) => cell(i, j),
     })),
   ];
-  return el(
-    "section",
-    { class: "figure", id: fieldName("chart streams " + id) },
-    el("h2", { text: heading }),
-    el("p", { class: "soft", text: note }),
-    table(heading, columns, [...streams.keys()]),
-  );
+  const options = { class: "figure", id: fieldName("chart streams " + id) };
+  return headedSection(options, heading, note, table(heading, columns, [...streams.keys()]));
 }

@@ -1,6 +1,6 @@
 // A stretch of the iterations, chosen by a drag on a ruler: what each capture does in it, beside the first capture.
 import { sumsTable } from "../core/areatable.js";
-import { byId, el } from "../core/dom.js";
+import { byId, el, softLine } from "../core/dom.js";
 import { LOOK_WORDS } from "../core/palette.js";
 import { duration, timeRange } from "../core/words.js";
 import { captures, iterationStart, view } from "./state.js";
@@ -15,9 +15,7 @@ const TABLES = [
 export function showArea() {
   const place = byId("area");
   if (!view.area)
-    return place.replaceChildren(
-      el("p", { class: "soft", text: "Drag on a ruler, or press m, to compare a stretch of the captures." }),
-    );
+    return place.replaceChildren(softLine("Drag on a ruler, or press m, to compare a stretch of the captures."));
   const [from, to] = view.area;
   const [base, ...others] = captures.map((capture) => sumsInside(capture, from, to));
   const where = `${duration(to - from)}, ${timeRange(from, to)} after the start of the iteration`;
@@ -32,9 +30,7 @@ export function showArea() {
         ).filter(Boolean),
       ),
     ]),
-    captures.some(({ leftOut }) => leftOut)
-      ? el("p", { class: "soft", text: "Events that are not drawn are not counted." })
-      : "",
+    captures.some(({ leftOut }) => leftOut) ? softLine("Events that are not drawn are not counted.") : "",
   );
 }
 

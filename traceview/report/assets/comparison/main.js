@@ -1,5 +1,5 @@
 // Entry of the page of a comparison. Names come from captures and reach the page as text only.
-import { actionButton, byId, el, prose, queryAll } from "../core/dom.js";
+import { actionButton, byId, el, headedSection, prose, queryAll } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { LOOK_WORDS, partItem, partsBar, refreshColours, swatch, watchTheme } from "../core/palette.js";
 import { sortableTable, unitColumn } from "../core/table.js";
@@ -49,12 +49,8 @@ function showBars() {
 function tableSection(name, { title, columns, rows, events }) {
   const made = columns.map((column, place) => unitColumn(column.title, column.unit, (row) => row[place]));
   if (events) made[0] = { ...made[0], cell: (row) => eventButton(row[0], events[rows.indexOf(row)]) };
-  return el(
-    "section",
-    { class: columns.length > NARROW ? "wide" : null },
-    el("h2", { text: name + title }),
-    sortableTable(name + title, made, rows, FIRST_ROWS),
-  );
+  const options = { class: columns.length > NARROW ? "wide" : null };
+  return headedSection(options, name + title, null, sortableTable(name + title, made, rows, FIRST_ROWS));
 }
 
 // Marks the kernels of a name in all timelines; a second click shows all again.

@@ -47,6 +47,16 @@ export function el(tag, options = {}, ...children) {
   return made;
 }
 
+// A line that explains, in a paler colour.
+export function softLine(...content) {
+  return el("p", { class: "soft" }, ...content);
+}
+
+// A section with its heading and, where there is one, a line that explains it.
+export function headedSection(options, heading, note, ...children) {
+  return el("section", options, el("h2", { text: heading }), note ? softLine(note) : null, ...children);
+}
+
 /**
  * @param {string | (Node | string)[]} content
  * @param {Record<string, any>} options as those of `el`

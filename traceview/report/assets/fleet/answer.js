@@ -1,5 +1,5 @@
 // What to change first, and the tables.
-import { actionButton, byId, el, prose } from "../core/dom.js";
+import { actionButton, byId, el, headedSection, prose, softLine } from "../core/dom.js";
 import { countColumn, durationColumn, textColumn, shareColumn, table } from "../core/table.js";
 import { countText } from "../core/words.js";
 import { selectCell } from "./moves.js";
@@ -20,7 +20,7 @@ export function showAnswer() {
       selectCell(map.order.indexOf(rank));
       byId("stage").focus();
     });
-    const gain = content.answer.includes(price) ? null : el("p", { class: "soft", text: price });
+    const gain = content.answer.includes(price) ? null : softLine(price);
     byId("advice").append(el("li", { class: "card" }, goTo, el("p", {}, ...prose(text)), gain));
   }
   for (const note of content.notes) byId("lacks").append(el("li", {}, ...prose(note)));
@@ -33,8 +33,7 @@ function markedLabel({ label, straggler }) {
 export function showTables() {
   const each = content.each ? "means per steady iteration" : "whole captures";
   const add = (title, columns, rows, wide = "") =>
-    rows.length &&
-    byId("each").append(el("section", { class: wide }, el("h2", { text: title }), table(title, columns, rows, 40)));
+    rows.length && byId("each").append(headedSection({ class: wide }, title, null, table(title, columns, rows, 40)));
   const slowest = [...content.ranks].sort((a, b) => (b.lag ?? b.own) - (a.lag ?? a.own));
   add(
     `Ranks, ${each}, slowest first`,

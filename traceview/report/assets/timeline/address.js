@@ -66,7 +66,7 @@ function writeAddress() {
 }
 
 // Goes where the address says; an address of something else is left alone.
-async function readAddress() {
+function readAddress() {
   const { hash } = location;
   if (hash === address.own || (hash && !hash.startsWith("#t="))) return;
   const fields = new URLSearchParams(hash.slice(1)),
@@ -83,7 +83,7 @@ async function readAddress() {
         at = spanOf(place);
       return at ? [{ from: at[0], to: at[1], note: note.join(" ").slice(0, MAX_NOTE) }] : [];
     });
-  await rebuild();
+  rebuild();
   const place = spanOf(fields.get("area")),
     numbers = numbersOf(fields.get("rows")),
     row = fields.get("row"),
@@ -92,7 +92,7 @@ async function readAddress() {
   leaveArea();
   if (place)
     showArea(place, numbers.size ? board.numbered.flatMap((one) => (numbers.has(one.number) ? one.id : [])) : null);
-  if (row) await bringInSight([row]);
+  if (row) bringInSight([row]);
   if (row && event) selectPlace({ start: event[0], end: event[1], rows: [row] });
 }
 

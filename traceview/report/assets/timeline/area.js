@@ -1,5 +1,5 @@
 // The selected area: a stretch of time, of all rows or of some. A second area is compared with the one that was kept.
-import { actionButton, el } from "../core/dom.js";
+import { actionButton, el, softLine } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { EXACT, duration, momentText } from "../core/words.js";
 import { areaTables } from "./areatables.js";
@@ -95,14 +95,14 @@ function showResult() {
         ...(compared ? [el("h3", { text: "A: " + areaTitle(compared) })] : []),
         el("h3", { text: (compared ? "B: " : "") + areaTitle(result) }),
       ),
-      el("p", { class: "soft", text: basisText(result) }),
+      softLine(basisText(result)),
       el(
         "p",
         { class: "actions" },
         actionButton("Zoom to it (f)", {}, fitArea),
         actionButton(kept ? "End the comparison (c)" : "Compare with another (c)", {}, keepArea),
       ),
-      kept === result ? el("p", { class: "soft", text: "This is A: select another area to compare." }) : null,
+      kept === result ? softLine("This is A: select another area to compare.") : null,
     ),
     areaTables(result, compared, (id) => showArea(result.points, [id])),
   );

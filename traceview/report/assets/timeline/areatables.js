@@ -1,7 +1,7 @@
 // The tables of an area: figures of the GPUs, and of each row, name and stack; of two areas, both and the difference.
 import { loadedFigures } from "../charts/figures.js";
 import { sumsTable, treeTable } from "../core/areatable.js";
-import { el } from "../core/dom.js";
+import { el, softLine } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { table, textColumn } from "../core/table.js";
 import { countText, duration, momentText, percent } from "../core/words.js";
@@ -26,7 +26,7 @@ export function areaTables(result, kept, openRow) {
   const note = result.names
     ? namesBasis(result)
     : "Names: the area is narrower than the sums of this page. Select a longer one, or make a larger page with --detail.";
-  return el("div", { class: "area" }, ...inner, note ? el("p", { class: "soft", text: note }) : null);
+  return el("div", { class: "area" }, ...inner, note ? softLine(note) : null);
 }
 
 // Names are summed in wider bins than the figures of the GPUs.

@@ -10,7 +10,7 @@ import { selected } from "./state.js";
 const NEAR_END = 20_000; // ns from the end of work to what waited for it: traceview/measure/queues.py
 
 // GPU work and the call that launched it have the same process and correlation id.
-export function partnersInPage({ item, marks, i }) {
+export function partnersOf({ item, marks, i }) {
   const number = marks.correlation?.[i],
     kind = { stream: "call", call: "stream" }[item.kind];
   if (!number || !kind) return [];
@@ -26,7 +26,7 @@ export function partnersInPage({ item, marks, i }) {
 }
 
 // The same collective on the other GPUs: of the communication with its name, that which overlaps it longest.
-export function peersInPage({ item, marks, i }) {
+export function peersOf({ item, marks, i }) {
   if (item.kind !== "stream" || page.looks[marks.look[i]] !== "communication" || eventCount(marks, i) > 1) return [];
   const [start, end] = [marks.start[i], marks.end[i]],
     best = new Map();
@@ -47,7 +47,7 @@ export function peersInPage({ item, marks, i }) {
  * @param {import("../types").Partner | undefined} launch the call that launched it
  * @returns {import("../types").Partner & { wait: number } | null}
  */
-export function producerInPage({ item, marks, i }, launch) {
+export function producerOf({ item, marks, i }, launch) {
   const isCall = item.kind === "call",
     until = isCall ? marks.end[i] : marks.start[i],
     from = isCall ? marks.start[i] : launch ? launch.marks.end[launch.i] : until;

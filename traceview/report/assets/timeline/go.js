@@ -1,23 +1,22 @@
-// Moves the timeline to a place.
-// Shows a place with its own length on both sides, highlights it and scrolls to its row.
+// Moves the timeline to a place: shows it with its own length on both sides, highlights it and scrolls to its row.
 import { byId, queryAll } from "../core/dom.js";
 import { drawnY, isStuck, revealRow, stuckHeight } from "./rows.js";
 import { view } from "./state.js";
 import { rebuild, setSpan } from "./view.js";
 
-export async function goTo(place) {
+export function goTo(place) {
   view.lit = place;
   setSpan([place.start, place.end], 1, 500);
   queryAll("[aria-current]").forEach((one) => one.removeAttribute("aria-current"));
-  await bringInSight(place.rows);
+  bringInSight(place.rows);
   const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
   byId("timeline").scrollIntoView({ block: "nearest", behavior: calm ? "auto" : "smooth" });
 }
 
 // Unfolds the rows, and scrolls to the first.
-export async function bringInSight(ids) {
+export function bringInSight(ids) {
   const rows = ids.map(revealRow).filter(Boolean);
-  await rebuild();
+  rebuild();
   if (!rows.length) return;
   const [row] = rows,
     scroll = byId("scroll"),

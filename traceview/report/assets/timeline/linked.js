@@ -17,12 +17,12 @@ import { board, linked, view } from "./state.js";
  * @param {import("../types").Linked} group
  * @param {import("../types").Place} place
  */
-export async function linkTo(group, place) {
+export function linkTo(group, place) {
   const found = group.places.findIndex(({ start, rows }) => start === place.start && rows[0] === place.rows[0]);
   if (found < 0) group.places = [place, ...group.places].sort((a, b) => a.start - b.start);
   const from = [...queryAll(":hover, main button:focus")].filter((one) => one.closest("main > :not(#timeline)"));
   Object.assign(linked, { group, rows: rowsOf(group.places), from: from.at(-1) ?? null });
-  await showLinked(found < 0 ? group.places.indexOf(place) : found);
+  showLinked(found < 0 ? group.places.indexOf(place) : found);
 }
 
 // The places of each row by start, as far as highlights need them.
@@ -42,7 +42,7 @@ function rowsOf(places) {
 }
 
 /** @param {number} at */
-async function showLinked(at) {
+function showLinked(at) {
   const { group } = linked,
     place = group.places[at],
     { title, words = "found", total = group.places.length } = group;
@@ -57,7 +57,7 @@ async function showLinked(at) {
       el("p", {}, ...prose(place.text ?? `${duration(place.end - place.start)} from ${momentText(place.start)}`)),
       ...(group.content ?? []),
     );
-  await goTo(place);
+  goTo(place);
   group.mark?.(place);
 }
 

@@ -3,7 +3,7 @@ import { firstAbove, eventCount } from "../core/columns.js";
 import { actionButton, el } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { leaveArea } from "./area.js";
-import { flowFacts, partnersInPage, peersInPage, producerInPage } from "./flows.js";
+import { flowFacts, partnersOf, peersOf, producerOf } from "./flows.js";
 import { bringInSight } from "./go.js";
 import { detailRows, factValue, headline } from "./hover.js";
 import { launchFacts } from "./launch.js";
@@ -36,10 +36,10 @@ function openRanges(owner, at) {
 
 export function select(hit) {
   if (!hit) return clearSelected();
-  Object.assign(selected, { hit, partners: partnersInPage(hit), peers: peersInPage(hit) });
+  Object.assign(selected, { hit, partners: partnersOf(hit), peers: peersOf(hit) });
   leaveArea();
   const call = hit.item.kind === "call" ? { ...hit, row: hit.item } : selected.partners[0];
-  selected.producer = producerInPage(hit, selected.partners[0]);
+  selected.producer = producerOf(hit, selected.partners[0]);
   selected.path = call ? pathAt(call.row.owner, call.row.process, call.marks.start[call.i]) : "";
   showSelected();
   schedule();

@@ -94,7 +94,7 @@ function sizeCanvas(canvas, width, height) {
 }
 
 // Lays out and draws everything, after a change of size, theme or rows.
-export async function rebuild() {
+export function rebuild() {
   findQuiet();
   sizeRows();
   redraw();
@@ -132,7 +132,7 @@ export async function layOut(nextTask) {
       visibleSources(lane, view.from, view.to);
     }
   await nextTask();
-  await rebuild();
+  rebuild();
 }
 
 function sizeRows() {
