@@ -29,7 +29,7 @@ PYTHON_SAMPLES = ("--python-sampling=true", "--python-sampling-frequency=1000")
 GPU_METRICS = ("--gpu-metrics-devices=all", "--gpu-metrics-device=all")  # by the version of nsys, the newer first
 # With --iterations: the seconds that a session takes to begin, of the first recording, and of the longest.
 SESSION_SECONDS, FIRST_SECONDS, MAX_SECONDS = 1.0, 2.0, 120.0
-PART = ".part.nsys-rep"  # each of the recordings of --iterations
+ATTEMPT = ".part.nsys-rep"  # each of the recordings of --iterations
 MARGIN = 1.2  # iterations differ in length
 TIMEOUT = 60  # seconds that a program may take to answer
 
@@ -126,7 +126,7 @@ def record(recording: Recording, steady: Callable[[Path], SteadyIterations]) -> 
     nsys = required_nsys()
     if shutil.which(recording.command[0]) is None:
         raise RequestError(f"{recording.command[0][:80]!r} is not a program; write it as in the shell, after --")
-    for written in (recording.report, *map(recording.report.with_suffix, (".qdstrm", PART))):
+    for written in (recording.report, *map(recording.report.with_suffix, (".qdstrm", ATTEMPT))):
         refuse_link(written, "--output")
     if recording.report.exists() and not recording.replaces:
         raise RequestError(f"{display_name(recording.report)} exists; replace it with --force, or choose --output")
@@ -153,11 +153,11 @@ def _record_iterations(recording: Recording, nsys: str, wanted: int, steady: Cal
     nsys can record a running program again and again in a session, but it cannot count. Each recording has a session
     of its own name, because nsys refuses a name whose last session has just shut down.
     """
-    session, part = f"--session=traceview-{secrets.token_hex(8)}", recording.report.with_suffix(PART)
+    session, attempt = f"--session=traceview-{secrets.token_hex(8)}", recording.report.with_suffix(ATTEMPT)
     launch = [nsys, "launch", session.replace("session", "session-new"), *recording.traces, *recording.samples]
     counters = recording.counters(nsys)
     program = subprocess.Popen([*launch, "--wait=primary", *recording.command])
-    start = ("start", session, *WITHOUT_CPU, *counters, "--force-overwrite=true", f"--output={part}")
+    start = ("start", session, *WITHOUT_CPU, *counters, "--force-overwrite=true", f"--output={attempt}")
     seconds, most = FIRST_SECONDS, -1
     ended = _ends_within(program, max(recording.delay or 0, SESSION_SECONDS))
     while not ended and most < wanted and seconds <= MAX_SECONDS:
@@ -168,15 +168,15 @@ def _record_iterations(recording: Recording, nsys: str, wanted: int, steady: Cal
         ended = _ends_within(program, seconds) or output_of(nsys, "stop", session) is None
         if ended:
             program.wait()
-        is_recorded = is_complete(part, nsys)
-        known = steady(part)
+        is_recorded = is_complete(attempt, nsys)
+        known = steady(attempt)
         if is_recorded and known.iterations >= most:
-            part.replace(recording.report)
+            attempt.replace(recording.report)
             most = known.iterations
         if known.time_ns is not None:
             needed = (wanted - known.iterations + 1) * known.time_ns / 1e9
             seconds = max(2 * seconds, MARGIN * (seconds + needed))
-    part.unlink(missing_ok=True)
+    attempt.unlink(missing_ok=True)
     return program.returncode if ended else _shut_down(nsys, session, program)
 
 
@@ -331,7 +331,7 @@ def _nvtx(nsys: tuple[int, ...] | None) -> Check:
     if match is None:
         remedy = "pip install nvtx==0.2.11 for ranges; torch.cuda.nvtx needs no package"
         return Check("nvtx package", WARNING, "not installed for the Python on PATH", remedy)
-    version = tuple(int(part) for part in match.groups())
+    version = tuple(int(number) for number in match.groups())
     if version >= LOSES_RANGES and nsys is not None and nsys[:2] <= LAST_NSYS_THAT_LOSES:
         text = f"{match[0]}: this nsys records none of its ranges"
         return Check("nvtx package", FAILED, text, "pip install nvtx==0.2.11, or use a newer nsys")

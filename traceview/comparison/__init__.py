@@ -1,4 +1,4 @@
-"""Compare captures: what changed between them, whether the change is noise, and which parts explain it.
+"""Compare captures: what changed between them, whether the change is noise, and what explains it.
 
 The page also shows events around the iteration with the median length of each capture.
 """
@@ -114,12 +114,12 @@ def _first_events(trace: Trace, frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
     # Converting names is slow, so only rows that can be drawn get theirs.
     work, calls, ranges = (frame.head(MAX_EVENTS) for frame in frames)
     role = ("call_" + pl.col("role").cast(pl.String)).alias("look")
-    parts = [
+    events = [
         _gpu_events(trace, work),
         _host_events(trace, calls, "2 calls of ", role),
         _host_events(trace, ranges, "1 ranges of ", pl.lit("range").alias("look")),
     ]
-    return pl.concat(parts).sort("start", "end", "lane", "name").head(MAX_EVENTS)
+    return pl.concat(events).sort("start", "end", "lane", "name").head(MAX_EVENTS)
 
 
 def _gpu_events(trace: Trace, work: pl.DataFrame) -> pl.DataFrame:
@@ -316,7 +316,7 @@ def _compare_sides(
     time = mean_change("time", old, new)
     work = iteration_work(base.means.kernels, side.means.kernels)
     verdict = judge_time(time, old, new, min_change, work)
-    wall, parts = change("wall"), tuple(change(name) for name in PARTS if name in known)
+    wall, split = change("wall"), tuple(change(name) for name in PARTS if name in known)
     if shorter := [each.file for each in (base, side) if len(each.means.wall) < len(each.medians.wall)]:
         why = f"{shorter[0]} is a document of an earlier version, without the times of its iterations on the GPU"
         verdict = verdict._replace(why=why)
@@ -333,8 +333,8 @@ def _compare_sides(
         mean_parts=mean_parts(time, old, new, base.means.figures, side.means.figures),
         work=work,
         wall=wall,
-        parts=parts,
-        left_over_ns=wall.difference - sum(part.difference for part in parts) if parts else None,
+        parts=split,
+        left_over_ns=wall.difference - sum(each.difference for each in split) if split else None,
         idle=change("idle") if "idle" in known else None,
         host=tuple(change(name) for name in HOST_FIGURES if name in known),
         kernels=kernel_changes(base.means.kernels, side.means.kernels, min_change),

@@ -112,22 +112,22 @@ def difference_interval(before: Times, after: Times) -> DifferenceInterval | Non
     if min(len(before), len(after)) < MIN_VALUES:
         return None
     old, new = resampled_medians(before), resampled_medians(after)
-    return percentile_interval(np.concatenate([new[1] - old[0], new[0] - old[1]]), parts=2)
+    return percentile_interval(np.concatenate([new[1] - old[0], new[0] - old[1]]), per_ns=2)
 
 
-def percentile_interval(resampled: Times | NDArray[np.float64], shift: int = 0, parts: int = 1) -> DifferenceInterval:
+def percentile_interval(resampled: Times | NDArray[np.float64], shift: int = 0, per_ns: int = 1) -> DifferenceInterval:
     """Return the interval of resampled differences, rounded outwards: it holds the share LEVEL of them.
 
-    Each difference is counted in `parts` of a ns, and `shift` ns are added to it.
+    A unit of the differences is 1/`per_ns` ns, and `shift` ns are added to each.
     """
     ordered = np.sort(resampled)
     tail = int(len(ordered) * (1 - LEVEL) / 2)
     low, high = ordered[tail].item(), ordered[-1 - tail].item()  # whole numbers of Python are exact
     return DifferenceInterval(
-        low=shift + int(low // parts),
-        high=shift - int(-high // parts),
-        below=float(np.count_nonzero(ordered < -shift * parts)) / len(ordered),
-        above=float(np.count_nonzero(ordered > -shift * parts)) / len(ordered),
+        low=shift + int(low // per_ns),
+        high=shift - int(-high // per_ns),
+        below=float(np.count_nonzero(ordered < -shift * per_ns)) / len(ordered),
+        above=float(np.count_nonzero(ordered > -shift * per_ns)) / len(ordered),
     )
 
 
@@ -316,7 +316,7 @@ def time_shape(values: Times) -> TimeShape:
 
 
 def _best_split(ordered: Times) -> tuple[int, int, float, float]:
-    """Return the means of both parts, the share of values in the upper one, and the share of the variance removed."""
+    """Return the means of both sides, the share of values in the upper one, and the share of the variance removed."""
     count = len(ordered)
     values = (ordered - ordered[0]).astype(np.float64)
     lower = np.arange(1, count)

@@ -179,7 +179,7 @@ def read_document(path: Path) -> AnalysisDocument:
         raise ReportError(f"{name}: is nested too deeply; {AGAIN}") from None
     except _DocumentError as error:
         raise ReportError(f"{name}: {error}") from None
-    except ValueError:  # of json, and for a text that is not UTF-8
+    except ValueError:  # json raises it, also for a text that is not UTF-8
         raise ReportError(f"{name}: is damaged (no valid JSON); {AGAIN}") from None
 
 
@@ -305,7 +305,7 @@ def _iterations(given: _Iterations, devices: int) -> Iterations | NotMeasured:
 
 
 def _check_rows(rows: tuple[Iteration, ...], devices: int) -> None:
-    """Refuse iterations that are out of order, longer than a capture, or shorter than their parts."""
+    """Refuse iterations that are out of order, longer than a capture, or shorter than what they contain."""
     ends = [row.gpu_end_ns for row in rows]
     known = [end for end in ends if end is not None]
     starts = [row.start_ns for row in rows]
@@ -316,8 +316,8 @@ def _check_rows(rows: tuple[Iteration, ...], devices: int) -> None:
     if not is_ordered or (known and known[0] < starts[0]) or too_long:
         _refuse(f"iterations.per_iteration is not in order of time; {AGAIN}")
     for index, row in enumerate(rows):
-        parts = (row.compute_ns, row.exposed_h2d_ns, row.exposed_d2h_ns, row.exposed_communication_ns)
-        if not all(0 <= ns <= devices * (row.end_ns - row.start_ns) for ns in (*parts, *row.idle.values())):
+        times = (row.compute_ns, row.exposed_h2d_ns, row.exposed_d2h_ns, row.exposed_communication_ns)
+        if not all(0 <= ns <= devices * (row.end_ns - row.start_ns) for ns in (*times, *row.idle.values())):
             _refuse(f"iterations.per_iteration[{index}] has a part that is longer than it; {AGAIN}")
 
 

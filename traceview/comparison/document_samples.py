@@ -47,10 +47,10 @@ def _parts_of_iterations(iterations: Iterations, gpus: int, wall: Times) -> dict
     rows = iterations.per_iteration[iterations.skipped :]
     sums = {name: [getattr(row, f"{name}_ns") for row in rows] for name in GPU_PARTS}
     sums |= {f"idle.{cause}": [row.idle.get(cause, 0) for row in rows] for cause in CAUSES}
-    parts = {name: np.array(values, np.int64) // max(gpus, 1) for name, values in sums.items()}
-    parts["no_gpu"] = np.zeros(len(wall), np.int64) if gpus else wall
-    parts["other"] = wall - np.sum(list(parts.values()), axis=0)
-    return parts | {"idle": np.sum([parts[f"idle.{cause}"] for cause in CAUSES], axis=0)}
+    means = {name: np.array(values, np.int64) // max(gpus, 1) for name, values in sums.items()}
+    means["no_gpu"] = np.zeros(len(wall), np.int64) if gpus else wall
+    means["other"] = wall - np.sum(list(means.values()), axis=0)
+    return means | {"idle": np.sum([means[f"idle.{cause}"] for cause in CAUSES], axis=0)}
 
 
 def _mean_parts(own: Sequence[DocumentDevice], iterations: Iterations) -> dict[str, Times]:
@@ -66,8 +66,8 @@ def _mean_parts(own: Sequence[DocumentDevice], iterations: Iterations) -> dict[s
     sums = {name: sum(getattr(device.steady, f"{name}_ns") for device in own) for name in GPU_PARTS}
     sums |= {f"idle.{cause}": sum(device.steady.causes.get(cause, 0) for device in own) for cause in CAUSES}
     sums["idle.unknown"] += max(outside, 0) if own else 0
-    parts = {name: np.array([value // count]) for name, value in sums.items()}
-    return parts | {"no_gpu": np.array([0 if own else iterations.time_ns]), "other": np.array([0])}
+    means = {name: np.array([value // count]) for name, value in sums.items()}
+    return means | {"no_gpu": np.array([0 if own else iterations.time_ns]), "other": np.array([0])}
 
 
 def _sample_whole(document: AnalysisDocument) -> Sample:

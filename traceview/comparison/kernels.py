@@ -218,8 +218,8 @@ def iteration_work(before: KernelSamples, after: KernelSamples) -> IterationWork
     return IterationWork(round(all_old, 3), round(all_new, 3), round(common, 3), multiple)
 
 
-def _share(part: Floats, whole: float) -> float:
-    return float(part.sum()) / whole if whole else 0.0
+def _share(counts: Floats, whole: float) -> float:
+    return float(counts.sum()) / whole if whole else 0.0
 
 
 def _multiple(old: Floats, new: Floats, common: float) -> float | None:

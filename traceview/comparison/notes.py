@@ -102,10 +102,10 @@ def _profiler_notes(files: Sequence[str], analyses: Sequence[Analyzed]) -> Itera
 
 def _profiler_cost_notes(files: Sequence[str], analyses: Sequence[Analyzed]) -> Iterator[str]:
     base, *others = (_profiler_share(analysis) for analysis in analyses)
-    for file, part in zip(files[1:], others, strict=True):
-        if base is not None and part is not None and abs(part - base) >= MIN_PROFILER_DIFFERENCE:
+    for file, other in zip(files[1:], others, strict=True):
+        if base is not None and other is not None and abs(other - base) >= MIN_PROFILER_DIFFERENCE:
             yield (
-                f"without the profiler an iteration takes about {share(part)} less in {file}, {share(base)} less in "
+                f"without the profiler an iteration takes about {share(other)} less in {file}, {share(base)} less in "
                 f"{files[0]}: compare these times; verdicts are on measured times"
             )
 

@@ -1,7 +1,7 @@
 """What `whatif` predicts from the first capture for a change that was made, beside what came.
 
-Both are times of captures: the profiler has its part in the prediction and in the result. The prediction in a document
-is one without the profiler where that is known; then so is the result.
+Both are times of captures, with the cost of the profiler. The prediction in a document is one without the profiler
+where that is known; then so is the result.
 """
 
 from __future__ import annotations

@@ -78,12 +78,12 @@ def sample_capture(analysis: Analysis) -> Sample:
         raise RequestError(f"{analysis.info.file}: no iterations and no GPU work, so there is nothing to compare")
     gpus = len(analysis.devices)
     wall = sum(device.window.length for device in analysis.devices) // gpus
-    parts = {name: sum(_device_part(device, name) for device in analysis.devices) for name in GPU_PARTS}
-    parts["no_gpu"] = 0  # the analysis has no device without work
+    sums = {name: sum(_device_part(device, name) for device in analysis.devices) for name in GPU_PARTS}
+    sums["no_gpu"] = 0  # the analysis has no device without work
     works = (_named_work(analysis.trace, activity) for activity in _analyzed_activities(analysis))
-    parts["twice"] = sum(length(work) for work in works) - sum(parts.values())
+    sums["twice"] = sum(length(work) for work in works) - sum(sums.values())
     idle = {f"idle.{cause}": sum(device.gaps.causes[cause] for device in analysis.devices) for cause in CAUSES}
-    figures = {name: value // gpus for name, value in (parts | idle).items()}
+    figures = {name: value // gpus for name, value in (sums | idle).items()}
     figures |= {"wall": wall, "other": wall - sum(figures.values()), "idle": sum(figures[name] for name in idle)}
     for kind, use in zip(SYNCS, (analysis.host.sync, analysis.host.implicit_sync), strict=True):
         times = {f"{kind}.{name}": int(getattr(use, f"{name}_ns")) for name in SYNC_TIMES}
@@ -115,15 +115,15 @@ def _parts(analysis: Analysis, at: AlignedIterations, activities: Sequence[Activ
     own = [device for device in activities if process in processes[device.device]]
     gpus = max(1, len(own))
     split = breakdown(trace, ThreadStates.from_trace(trace), measured, process, at.start, at.end)
-    parts = {name: split.figures[f"{name}_ns"] for name in GPU_PARTS}
+    sums = {name: split.figures[f"{name}_ns"] for name in GPU_PARTS}
     zeros = np.zeros(len(at.start), np.int64)
     named = _sum_arrays([zeros, *(covered_length(_named_work(trace, device), at.start, at.end) for device in own)])
-    # Time with two exposed kinds at once is in both parts. "twice" is negative and subtracts it once.
-    parts["twice"] = named - _sum_arrays(parts.values())
+    # Time with two exposed kinds at once is in both sums. "twice" is negative and subtracts it once.
+    sums["twice"] = named - _sum_arrays(sums.values())
     # If the analysis has no GPU of this process, all of the iteration is host time.
-    parts["no_gpu"] = zeros if own else at.end - at.start
+    sums["no_gpu"] = zeros if own else at.end - at.start
     idle = {f"idle.{cause}": split.idle[code] for code, cause in enumerate(CAUSES)}
-    means = {name: values // gpus for name, values in (parts | idle).items()}
+    means = {name: values // gpus for name, values in (sums | idle).items()}
     # d2d copies, memsets, and the ns that the means round off.
     means["other"] = at.end - at.start - _sum_arrays(means.values())
     return means | {"idle": _sum_arrays(means[name] for name in idle)}
@@ -203,12 +203,12 @@ def mean_parts(
 ) -> tuple[FigureChange, ...]:
     """Compare the means of the figures that add up to the time. What rounding leaves over is in "other"."""
     names = [name for name in PARTS if name in before and name in after]
-    parts = {name: mean_change(name, old.with_values(before[name]), new.with_values(after[name])) for name in names}
-    rest_before = time.before - sum(part.before for part in parts.values())
-    rest_after = time.after - sum(part.after for part in parts.values())
-    other = parts["other"]
+    changes = {name: mean_change(name, old.with_values(before[name]), new.with_values(after[name])) for name in names}
+    rest_before = time.before - sum(change.before for change in changes.values())
+    rest_after = time.after - sum(change.after for change in changes.values())
+    other = changes["other"]
     old_other, new_other = other.before + rest_before, other.after + rest_after
-    parts["other"] = replace(
+    changes["other"] = replace(
         other,
         before=old_other,
         after=new_other,
@@ -216,4 +216,4 @@ def mean_parts(
         mean_after=new_other,
         difference=new_other - old_other,
     )
-    return tuple(parts.values())
+    return tuple(changes.values())

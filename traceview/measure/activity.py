@@ -47,7 +47,7 @@ class Activity(NamedTuple):
     nonempty_start: Times
 
     def clip(self, window: Window) -> Activity:
-        """Return the work in a part of the window."""
+        """Return the work inside a narrower window."""
         if window == self.window:
             return self
         chosen = self._members_inside(window)
@@ -70,16 +70,16 @@ class Activity(NamedTuple):
         if not window.length:
             return slice(0, 0)
         first = int(np.searchsorted(self.start, window.start))
-        # Work without length at the end of all work belongs to the part that ends there.
+        # Work without length at the end of all work belongs to the window that ends there.
         last = int(np.searchsorted(self.start, window.end, "right" if window.end == self.window.end else "left"))
         running = np.flatnonzero(self.end[:first] > window.start)
-        # Work that runs when the window begins is mostly the last work before it: a part copies nothing.
+        # Work that runs when the window begins is mostly the last work before it: a slice copies nothing.
         if len(running) == 0 or running[0] == first - len(running):
             return slice(first - len(running), last)
         return np.append(running, np.arange(first, last))
 
     def idle_gaps(self) -> tuple[Intervals, Rows]:
-        """Return the gaps (maximal parts of the window without GPU work), and the row of the operation after each."""
+        """Return the gaps (maximal times of the window without GPU work), and the row of the operation after each."""
         gaps, members = intervals.gaps_between(self.busy, self.window.start, self.window.end)
         if members.stop <= len(self.busy_rows):
             return gaps, self.busy_rows[members]
@@ -105,7 +105,7 @@ class Activity(NamedTuple):
 
 
 class ShapeSums(NamedTuple):
-    """The kernels of a device's part, summed over each of Trace.shapes: their number and their lengths in ns.
+    """The kernels of an Activity, summed over each of Trace.shapes: their number and their lengths in ns.
 
     A shape without kernels has the count 0. `overlap` is whether a kernel starts before the previous one ends.
     """
@@ -241,8 +241,8 @@ def chosen_devices(trace: Trace, only: str | None) -> list[int]:
 def no_gpu_work(trace: Trace) -> str:
     """Return the contents of a capture without GPU work, and the remedy; if calls launch work, the profiler lost it."""
     counts = {"ranges": len(trace.ranges), "CUDA API calls": len(trace.api)}
-    parts = [f"{count} {name}" for name, count in counts.items() if count]
-    contents = ", ".join(parts) or "no CUDA calls and no ranges either"
+    texts = [f"{count} {name}" for name, count in counts.items() if count]
+    contents = ", ".join(texts) or "no CUDA calls and no ranges either"
     lost = any(note.id == "lost_launches" for note in trace.info.health)
     how_to = capture_advice(trace.info.profiler)
     again = f"its profiler got no events from the GPU; use {how_to.newer}" if lost else "capture it"

@@ -44,14 +44,14 @@ def measure_device(trace: Trace, threads: ThreadStates, activity: Activity, plac
 
 
 def with_steady_part(
-    trace: Trace, threads: ThreadStates, device: DeviceUse, part: Activity, places: Places
+    trace: Trace, threads: ThreadStates, device: DeviceUse, work: Activity, places: Places
 ) -> DeviceUse:
-    """Return the device with the figures of its steady part, in which `part` is its work."""
-    if part.window == device.window:
+    """Return the device with the figures of its steady part, in which it does `work`."""
+    if work.window == device.window:
         return device
-    tables = fill_tables(all_measures(), DeviceInput(trace, part, places, threads), "steady")
-    gaps = clip_gaps(trace, threads, device.gaps, part.window)
-    return replace(device, steady=_measure_part(trace, part, gaps, tables))
+    tables = fill_tables(all_measures(), DeviceInput(trace, work, places, threads), "steady")
+    gaps = clip_gaps(trace, threads, device.gaps, work.window)
+    return replace(device, steady=_measure_part(trace, work, gaps, tables))
 
 
 def with_longest_gaps(trace: Trace, device: DeviceUse, top: int) -> DeviceUse:
@@ -116,7 +116,7 @@ def steady_window(iterations: Iterations | NotMeasured, window: Window) -> Windo
 
 
 def _measure_part(trace: Trace, work: Activity, gaps: Gaps, tables: Mapping[str, Table]) -> DeviceFigures:
-    """Combine what is measured for a window, or a part of it, with the lengths of its work."""
+    """Combine what is measured for a window with the lengths of its work."""
     busy, copies = intervals.length(work.busy), tables["copies"].rows
     source = work.select(trace.operations["source"].to_physical().to_numpy())
     return DeviceFigures(
@@ -146,7 +146,7 @@ def _exposed_copies(trace: Trace, work: Activity, overlaps: Sequence[CopyOverlap
 
 
 def clip_gaps(trace: Trace, threads: ThreadStates, gaps: Gaps, window: Window) -> Gaps:
-    """Return the gaps inside a window. A gap at its border is cut, and its part inside gets its causes again."""
+    """Return the gaps inside a window. A gap at its border is cut, and what stays inside gets its causes again."""
     start, end = gaps.frame["start"].to_numpy(), gaps.frame["end"].to_numpy()
     first = int(np.searchsorted(end, window.start, side="right"))
     last = int(np.searchsorted(start, window.end, side="left")) if window.length else first

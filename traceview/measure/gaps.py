@@ -30,11 +30,11 @@ class ThreadCalls(NamedTuple):
     """When a thread was in CUDA calls.
 
     `all` has all calls. Each ns in calls belongs to the profiler (`profiled`), else to the first role that has it:
-    `parts` has one disjoint part for each role but the last, which has the rest.
+    `by_role` has one disjoint union for each role but the last, which has the rest.
     """
 
     all: Coverage
-    parts: tuple[Coverage, ...]
+    by_role: tuple[Coverage, ...]
     profiled: Coverage
 
     @classmethod
@@ -42,16 +42,16 @@ class ThreadCalls(NamedTuple):
         """Split the calls of a thread, in the order of `start`; `role` has codes of ROLES."""
         calls = Coverage.from_union(intervals.union(start, end, ordered=True))
         taken = profiler
-        parts = []
+        by_role = []
         for code in range(OTHER_CALLS):
             some = np.flatnonzero(role == code)
             role_union = intervals.union(start[some], end[some], ordered=True)
-            parts.append(Coverage.from_union(intervals.subtract(role_union, taken)))
+            by_role.append(Coverage.from_union(intervals.subtract(role_union, taken)))
             if len(some):
                 both = (np.concatenate(sides) for sides in zip(taken, role_union, strict=True))
                 taken = intervals.union(*both)
         profiled = intervals.intersect(calls.members_near(profiler), profiler)
-        return cls(calls, tuple(parts), Coverage.from_union(profiled))
+        return cls(calls, tuple(by_role), Coverage.from_union(profiled))
 
 
 class ThreadStates(NamedTuple):
@@ -76,11 +76,11 @@ class ThreadStates(NamedTuple):
     def during(self, counted: Intervals, threads: Collection[int]) -> ThreadStates:
         """Return the states of some threads, of which only the time inside a union counts."""
 
-        def clip(part: Coverage) -> Coverage:
-            return Coverage.from_union(intervals.intersect(part.union(), counted))
+        def clip(times: Coverage) -> Coverage:
+            return Coverage.from_union(intervals.intersect(times.union(), counted))
 
         chosen = {
-            thread: ThreadCalls(clip(calls.all), tuple(map(clip, calls.parts)), clip(calls.profiled))
+            thread: ThreadCalls(clip(calls.all), tuple(map(clip, calls.by_role)), clip(calls.profiled))
             for thread, calls in self.threads.items()
             if thread in threads
         }
@@ -99,9 +99,9 @@ class ThreadStates(NamedTuple):
         in_calls = calls.all.length_between(start, end)
         profiled = self.profiler.overlapping_rows(start, end)
         in_calls[profiled] -= calls.profiled.length_between(start[profiled], end[profiled])
-        for role, part in enumerate(calls.parts):
-            rows = part.overlapping_rows(start, end)
-            length = part.length_between(start[rows], end[rows])
+        for role, times in enumerate(calls.by_role):
+            rows = times.overlapping_rows(start, end)
+            length = times.length_between(start[rows], end[rows])
             in_calls[rows] -= length
             yield role, rows, length
         rows = np.flatnonzero(in_calls)

@@ -19,7 +19,7 @@ from traceview.model.columns import Table
 from traceview.model.sizes import CLOCKS, METRICS, SHARES, CounterSeries, IterationMetrics, MetricMeans
 from traceview.model.trace import Trace
 
-FILLED = 0.9  # a sample counts for what fills this part of it
+FILLED = 0.9  # a sample counts for what fills this share of it
 DIGITS = 4
 PERCENT = 100
 KNOWN = "_known"
@@ -52,16 +52,16 @@ def metric_means(given: DeviceInput) -> tuple[MetricMeans, ...]:
         return ()
     start, end = (samples[name].to_numpy() for name in ("start", "end"))
     rows = []
-    for part, members in _work_by_part(given.trace, given.activity):
+    for name, members in _work_by_part(given.trace, given.activity):
         counted = intervals.covered_length(members, start, end) >= FILLED * (end - start)
         if counted.any():
             [sums] = samples.filter(pl.Series(counted)).select(*_METRIC_SUMS).to_dicts()
-            rows.append(MetricMeans(part=part, **_means(sums)))
+            rows.append(MetricMeans(part=name, **_means(sums)))
     return tuple(rows)
 
 
 def _work_by_part(trace: Trace, work: Activity) -> Iterator[tuple[str, Intervals]]:
-    """Yield the parts of a device's time, with their names: all, kernels by family, communication, copies, idle."""
+    """Yield the times of a device by what it does, with names: all, kernels by family, communication, copies, idle."""
     window = work.window
     everything = Intervals(*(np.array([moment], np.int64) for moment in (window.start, window.end)))
     yield "all the time", everything

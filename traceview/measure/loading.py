@@ -16,7 +16,7 @@ from traceview.measure.shared_work import launch_rows
 from traceview.model.trace import KINDS, Trace
 
 MIN_BATCH = 1_000  # bytes: a smaller copy is a scalar
-SOON = 0.1  # part of a wait after which a copy no longer follows it
+SOON = 0.1  # share of a wait after which a copy no longer follows it
 MIN_LOADING = 0.05  # share of an iteration; a shorter pause before a copy is the loop's own code, not a loader
 H2D, D2H = KINDS.index("h2d"), KINDS.index("d2h")
 

@@ -28,7 +28,7 @@ ABOVE_MEMORY = "above the rate of the memory: what is read comes from a cache"
 def _sums(given: DeviceInput) -> pl.DataFrame:
     """Return KEYS with the calls, the ns of all their kernels, their FLOPs and bytes.
 
-    A call counts where its first kernel is. A kernel that the window cuts has a part of its call's FLOPs and bytes.
+    A call counts where its first kernel is. A kernel that the window cuts has a share of its call's FLOPs and bytes.
     """
     sized, work = given.trace.sizes.flops, given.activity
     whole = given.trace.operations.select((pl.col("end") - pl.col("start")).alias("ns"), "shape")[sized["operation"]]
@@ -41,15 +41,15 @@ def _sums(given: DeviceInput) -> pl.DataFrame:
     )
     inside = pl.DataFrame({"operation": work.rows, "part_ns": work.end - work.start})
     own = inside.with_columns(pl.col("operation").cast(pl.Int32)).join(sized, on="operation").join(calls, on="call")
-    part = pl.col("part_ns") / pl.col("call_ns")
+    fraction = pl.col("part_ns") / pl.col("call_ns")
     return (
         own.filter(pl.col("call_ns") > 0)
         .group_by(KEYS)
         .agg(
             (pl.col("operation") == pl.col("first")).sum().cast(pl.Int64).alias("count"),
             pl.col("part_ns").sum().alias("total_ns"),
-            (pl.col("flops") * part).sum(),
-            (pl.col("bytes") * part).sum(),
+            (pl.col("flops") * fraction).sum(),
+            (pl.col("bytes") * fraction).sum(),
         )
     )
 

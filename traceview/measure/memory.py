@@ -14,7 +14,7 @@ from traceview.model.sizes import CounterSeries, MemoryUse
 from traceview.model.trace import Trace, Window
 
 KEY = ("device", "kind")
-MIN_SHOWN = 0.01  # a row of the timeline has at least this part of the largest peak of its device
+MIN_SHOWN = 0.01  # a row of the timeline has at least this share of the largest peak of its device
 
 
 def memory_curves(trace: Trace) -> Iterator[CounterSeries]:

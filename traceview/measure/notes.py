@@ -69,12 +69,12 @@ def _cut_capture(trace: Trace, count: int, unmatched: Unmatched) -> Iterator[Not
     """Yield a note if operations lack their launch or ranges their end: the capture starts or stops inside a step."""
     without = unmatched.kernels + unmatched.copies + unmatched.memsets + unmatched.graphs
     open_ranges = int(trace.ranges["open"].sum())
-    parts = [f"{quantity(without, 'GPU operation')} ({share(without, count)}) without a launch"] if without else []
-    parts += [f"{quantity(open_ranges, 'range')} without an end"] if open_ranges else []
-    if parts:
+    texts = [f"{quantity(without, 'GPU operation')} ({share(without, count)}) without a launch"] if without else []
+    texts += [f"{quantity(open_ranges, 'range')} without an end"] if open_ranges else []
+    if texts:
         yield Note(
             "cut_capture",
-            f"The capture is cut: {' and '.join(parts)}. Idle time before an operation without a launch has the cause "
+            f"The capture is cut: {' and '.join(texts)}. Idle time before an operation without a launch has the cause "
             "`unknown`, and such an operation belongs to no range. A range without an end lasts until the end of the "
             "capture. Start and stop the capture between two steps, while the GPU is idle.",
             affects=("idle.unknown", "nvtx"),

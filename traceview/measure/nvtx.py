@@ -35,7 +35,7 @@ SIGNED_NUMBER, NUMBER = r"(^|[^\w.])-\d+", r"\d+"
 MAX_COUNTERS = 4  # numbers in a name that are compared
 MIN_INCREASING = 0.9
 MAX_RESTARTS = 2  # a loop may run again, for example after its warm-up
-# Words before a number that counts on in an outer loop, and before one that numbers the parts of a model.
+# Words before a number that counts on in an outer loop, and before one that numbers the layers of a model.
 COUNTER_WORDS, PART_WORDS = r"(?i)iter|step|batch|epoch|token|frame", r"(?i)layer|block|stage|level|chunk"
 # Ranges that say that they are the step of a loop, as `ProfilerStep#7` of PyTorch's profiler.
 STEP_WORDS = r"(?i)(^|[^a-z])(profiler)?(iter(ation)?|step)s?([^a-z]|$)"

@@ -1,4 +1,4 @@
-"""The parts of copies and communication that overlap compute (docs/definitions.md "Overlap")."""
+"""The time of copies and communication that overlaps compute (docs/definitions.md "Overlap")."""
 
 from __future__ import annotations
 

@@ -106,12 +106,12 @@ def _messages(trace: Trace, rows: Any) -> pl.DataFrame:
     """Return KEYS for kernels (rows of Trace.operations), from their messages or, where these lack, their names."""
     names = trace.operations["name"][rows].cast(pl.String)
     unique = names.unique().to_list()
-    parts = {name: _kind_and_type(name) for name in unique}
+    known = {name: _kind_and_type(name) for name in unique}
     plain = pl.DataFrame(
         {
             "operation": pl.Series(rows, dtype=pl.Int32),
-            "named": names.replace_strict({name: kind for name, (kind, _) in parts.items()}, return_dtype=pl.String),
-            "typed": names.replace_strict({name: kind for name, (_, kind) in parts.items()}, return_dtype=pl.String),
+            "named": names.replace_strict({name: kind for name, (kind, _) in known.items()}, return_dtype=pl.String),
+            "typed": names.replace_strict({name: kind for name, (_, kind) in known.items()}, return_dtype=pl.String),
         }
     )
     sized = trace.sizes.messages.with_columns(pl.col("collective").cast(pl.String))
@@ -245,7 +245,7 @@ def _flops_per_ns(trace: Trace, kinds: pl.DataFrame) -> tuple[NDArray[np.float64
     """Return the operations per ns of each of Trace.operations, and which matrix kernels belong to a counted call.
 
     The kernels of a call that use tensor cores share its operations in proportion to their lengths. If none uses them,
-    the kernels that are known not to use them share the operations. Other kernels of a call add up or prepare parts.
+    the kernels that are known not to use them share the operations. Other kernels of a call add up or prepare pieces.
     """
     sized = trace.sizes.flops
     work = trace.operations.select((pl.col("end") - pl.col("start")).alias("ns"), "shape")[sized["operation"]]

@@ -144,7 +144,7 @@ def _merge(unions: list[Intervals]) -> Intervals:
 
 
 def _own_parts(calls: BlockingCalls, gpus: dict[int, ProcessGpus]) -> Intervals:
-    """Return the part of each call that no earlier call of its group of processes covers."""
+    """Return the stretch of each call that no earlier call of its group of processes covers."""
     start, end = calls.start.copy(), calls.end.copy()
     groups: dict[int, list[int]] = {}
     for process, used in gpus.items():
@@ -187,15 +187,15 @@ def _idle_in_calls(
     start: Times,
     end: Times,
 ) -> Times:
-    """Return the part of each restart gap of a device that counts as idle_in_wait of a call."""
+    """Return the time of each restart gap of a device that counts as idle_in_wait of a call."""
     inside = np.zeros(len(start), np.int64)
     groups = {gpus[process].group for process in _processes(trace, device)}
     for process, used in gpus.items():
         if used.group in groups and len(start):
             some = np.flatnonzero((calls.process == process) & (own.end > own.start))
-            parts = intervals.parts_in_queries(Intervals(own.start[some], own.end[some]), start, end)
-            lost, busy = (each.length_between(parts.start, parts.end) for each in (used.windows, used.busy))
-            np.add.at(inside, parts.query, lost - busy)
+            pieces = intervals.parts_in_queries(Intervals(own.start[some], own.end[some]), start, end)
+            lost, busy = (each.length_between(pieces.start, pieces.end) for each in (used.windows, used.busy))
+            np.add.at(inside, pieces.query, lost - busy)
     return inside
 
 
@@ -207,17 +207,17 @@ def _shares(calls: BlockingCalls, blocked_in_wait: Times, total: Times) -> Times
     first = np.flatnonzero(np.diff(wait, prepend=-1))
     before = (running[first] - blocked[first])[wait]
     whole = np.maximum(blocked_in_wait, 1)[wait]
-    until, since = (_scale_exactly(total[wait], part, whole) for part in (running - before, running - before - blocked))
+    until, since = (_scale_exactly(total[wait], ns, whole) for ns in (running - before, running - before - blocked))
     shares = np.empty(len(wait), np.int64)
     shares[order] = until - since
     return shares
 
 
-def _scale_exactly(total: Times, part: Times, whole: Times) -> Times:
-    """Return total * part // whole. The products may overflow; their difference, which corrects a guess, does not."""
-    fraction: NDArray[np.float64] = part / whole
+def _scale_exactly(total: Times, share: Times, whole: Times) -> Times:
+    """Return total * share // whole. The products may overflow; their difference, which corrects a guess, does not."""
+    fraction: NDArray[np.float64] = share / whole
     guess = (total * fraction).astype(np.int64)
-    rest: Times = total * part - guess * whole
+    rest: Times = total * share - guess * whole
     return guess + np.floor_divide(rest, whole)
 
 

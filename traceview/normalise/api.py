@@ -200,18 +200,18 @@ class _CallLookup(NamedTuple):
         out = np.empty(len(wanted), np.int32)
         buffer = np.empty(MAX_TABLE_SPAN, np.int32)
         for block in blocks(len(wanted)):
-            part = wanted[block]
-            low, high = part.min(), part.max()
+            ids = wanted[block]
+            low, high = ids.min(), ids.max()
             # Work that runs at about the same time was launched at about the same time: a small table is enough.
             if high - low < MAX_TABLE_SPAN:
                 first, last = np.searchsorted(self.keys, low), np.searchsorted(self.keys, high, side="right")
                 table = buffer[: int(high - low) + 1]
                 table.fill(-1)
                 table[self.keys[first:last] - low] = self._rows_at(slice(first, last))
-                out[block] = table[part - low]
+                out[block] = table[ids - low]
             else:
-                position = np.minimum(np.searchsorted(self.keys, part), len(self.keys) - 1)
-                out[block] = np.where(self.keys[position] == part, self._rows_at(position), -1)
+                position = np.minimum(np.searchsorted(self.keys, ids), len(self.keys) - 1)
+                out[block] = np.where(self.keys[position] == ids, self._rows_at(position), -1)
         return out
 
     def _rows_at(self, positions: slice | NDArray[np.intp]) -> NDArray[np.integer[Any]]:

@@ -175,14 +175,14 @@ def _nvtx_stream_names(tables: dict[str, pl.DataFrame]) -> dict[tuple[int, int, 
 
 def stream_events(tables: dict[str, pl.DataFrame], links: Links) -> pl.DataFrame:
     """Return model.STREAM_EVENTS (event records, stream waits, host synchronizations) in the order of the export."""
-    parts = []
+    events = []
     for name in (raw.CUDA_EVENT, raw.SYNCHRONIZATION):
         table = tables.get(name, pl.DataFrame())
         if not table.is_empty():
-            parts.append(_typed_events(table, name))
-    if not parts:
+            events.append(_typed_events(table, name))
+    if not events:
         return empty_frame(STREAM_EVENTS)
-    joined = pl.concat(parts)
+    joined = pl.concat(events)
     return joined.with_columns(links.rows(joined)).select(list(STREAM_EVENTS))
 
 

@@ -200,8 +200,8 @@ def _failures(failed: pl.DataFrame | None) -> Iterator[Check]:
 def _overhead(overhead: Mapping[int, int]) -> Iterator[Check]:
     loading = {what: overhead[kind] for kind, what in CODE_TYPES.items() if overhead.get(kind, 0) >= MIN_OVERHEAD_NS}
     if loading:
-        parts = ", ".join(f"{what} {duration(ns)}" for what, ns in loading.items())
-        yield Note("code_loading", f"the driver loaded code during the capture, which happens once per run: {parts}")
+        texts = ", ".join(f"{what} {duration(ns)}" for what, ns in loading.items())
+        yield Note("code_loading", f"the driver loaded code during the capture, which happens once per run: {texts}")
     if (full := overhead.get(QUEUE_FULL_TYPE, 0)) >= MIN_OVERHEAD_NS:
         yield Note(
             "launch_queue_full",
@@ -264,9 +264,9 @@ def missing_name_notes(
     every = _named_kernels(operations), _named_calls(api), _named_ranges(tables)
     for what, named in zip(AFFECTED, every, strict=True):
         if named.missing:
-            part = f"{named.missing:,} of {quantity(named.total, what)} ({share(named.missing, named.total)})"
+            missing = f"{named.missing:,} of {quantity(named.total, what)} ({share(named.missing, named.total)})"
             yield Note(
                 "missing_names",
-                f"the names of {part} are missing from the capture: {MEANING[what]}; export the report again",
+                f"the names of {missing} are missing from the capture: {MEANING[what]}; export the report again",
                 AFFECTED[what],
             )

@@ -116,7 +116,7 @@ def _names(calls: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> pl.Series:
 def _with_files(calls: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
     """Return system calls whose names state the file, if nsys recorded it: `read (shard_#.bin)`, without folders.
 
-    Numbers become #, so that the parts of a data set count together. Without a name nsys writes "Unknown file #0".
+    Numbers become #, so that the files of a data set count together. Without a name nsys writes "Unknown file #0".
     """
     events, files = (tables.get(name, pl.DataFrame()) for name in (raw.FILE_EVENTS, raw.FILES))
     if events.is_empty() or files.is_empty():
@@ -273,9 +273,9 @@ def _sampled(tables: Mapping[str, pl.DataFrame]) -> dict[int, Intervals]:
 
 
 def _by_thread(times: pl.DataFrame) -> dict[int, Intervals]:
-    parts = times.filter(pl.col("end") > pl.col("start")).partition_by("globalTid", as_dict=True)
+    tables = times.filter(pl.col("end") > pl.col("start")).partition_by("globalTid", as_dict=True)
     return {
-        int(tid): intervals.union(part["start"].to_numpy(), part["end"].to_numpy()) for (tid,), part in parts.items()
+        int(tid): intervals.union(rows["start"].to_numpy(), rows["end"].to_numpy()) for (tid,), rows in tables.items()
     }
 
 

@@ -45,7 +45,7 @@ from traceview.normalise.codes import (
 )
 from traceview.normalise.devices import RAW_COLUMNS, STREAM_KEY, Devices, RawStreamIds
 from traceview.normalise.threads import Threads, process_ids, process_of
-from traceview.normalise.valid_rows import MAX_TIME, MergedEvents, Part
+from traceview.normalise.valid_rows import MAX_TIME, MergedEvents, RowValues
 from traceview.read import raw
 from traceview.read.raw import SHAPE_COLUMNS, TIMES
 
@@ -62,7 +62,7 @@ def empty_shapes() -> pl.DataFrame:
 
 def kernel_shapes(
     table: pl.DataFrame, apart: pl.DataFrame | None, tables: dict[str, pl.DataFrame]
-) -> tuple[pl.DataFrame, Part]:
+) -> tuple[pl.DataFrame, RowValues]:
     """Return model.SHAPES, and the row of each kernel's shape in it; `apart` is RawCapture.shapes.
 
     Kernels with equal 64-bit hashes of all columns have the same shape: a comparison of all columns would take three
@@ -159,14 +159,14 @@ class RowNames(NamedTuple):
     """Texts, which may repeat, and each row's index into them; a single index stands for all rows."""
 
     texts: list[str]
-    codes: Part
+    codes: RowValues
 
 
 class KernelRows(NamedTuple):
     """The names of kernels, and the row of each kernel's shape in model.SHAPES."""
 
     names: RowNames
-    shapes: Part
+    shapes: RowValues
 
 
 class SourceRows(NamedTuple):
@@ -175,13 +175,13 @@ class SourceRows(NamedTuple):
     table: pl.DataFrame
     source: str
     names: RowNames
-    classes: Part
-    kinds: Part
-    memories: Part
-    shapes: Part
-    process: Part
-    device: Part
-    stream: Part
+    classes: RowValues
+    kinds: RowValues
+    memories: RowValues
+    shapes: RowValues
+    process: RowValues
+    device: RowValues
+    stream: RowValues
 
 
 def operations_frame(
@@ -201,26 +201,28 @@ def operations_frame(
     # Memory use peaks below: free what is now in the shapes.
     by_source = {source: table.drop(SHAPE_COLUMNS, strict=False) for source, table in by_source.items()}
     kernels = KernelRows(_kernel_names(shapes, shape), shape)
-    parts = [_source_rows(table, source, tables, lookup, kernels) for source, table in by_source.items() if len(table)]
-    if not parts:
+    sources = [
+        _source_rows(table, source, tables, lookup, kernels) for source, table in by_source.items() if len(table)
+    ]
+    if not sources:
         return empty_frame(OPERATIONS), shapes
-    merged = MergedEvents.by_time(*([integers(part.table[name]) for part in parts] for name in TIMES))
+    merged = MergedEvents.by_time(*([integers(rows.table[name]) for rows in sources] for name in TIMES))
     columns = {
         "start": merged.start,
         "end": merged.end,
-        "class": enum_column(merged.array([part.classes for part in parts], np.uint8), OperationClass),
-        "source": enum_column(merged.array([SOURCES.index(part.source) for part in parts], np.uint8), Source),
-        "kind": enum_column(merged.array([part.kinds for part in parts], np.uint8), CopyKind),
-        "memory": enum_column(merged.array([part.memories for part in parts], np.uint8), Memory),
-        "bytes": merged.array([_integers_or_zero(part.table, "bytes") for part in parts], np.int64),
-        "device": merged.array([part.device for part in parts], np.int16),
-        "stream": merged.array([part.stream for part in parts], np.int16),
-        "correlation": merged.array([_integers_or_zero(part.table, "correlationId") for part in parts], np.uint32),
-        "shape": merged.array([part.shapes for part in parts], np.uint32),
-        "name": _merged_names(merged, [part.names for part in parts]),
+        "class": enum_column(merged.array([rows.classes for rows in sources], np.uint8), OperationClass),
+        "source": enum_column(merged.array([SOURCES.index(rows.source) for rows in sources], np.uint8), Source),
+        "kind": enum_column(merged.array([rows.kinds for rows in sources], np.uint8), CopyKind),
+        "memory": enum_column(merged.array([rows.memories for rows in sources], np.uint8), Memory),
+        "bytes": merged.array([_integers_or_zero(rows.table, "bytes") for rows in sources], np.int64),
+        "device": merged.array([rows.device for rows in sources], np.int16),
+        "stream": merged.array([rows.stream for rows in sources], np.int16),
+        "correlation": merged.array([_integers_or_zero(rows.table, "correlationId") for rows in sources], np.uint32),
+        "shape": merged.array([rows.shapes for rows in sources], np.uint32),
+        "name": _merged_names(merged, [rows.names for rows in sources]),
     }
-    joined = pl.DataFrame(columns).with_columns(merged.int32_column([part.process for part in parts]).alias("process"))
-    return joined, shapes
+    process = merged.int32_column([rows.process for rows in sources])
+    return pl.DataFrame(columns).with_columns(process.alias("process")), shapes
 
 
 def with_launches(operations: pl.DataFrame, links: Links) -> pl.DataFrame:
@@ -255,24 +257,24 @@ def _communication_names(names: list[str], texts: pl.Series) -> NDArray[np.uint8
     return np.array([begin or name in of_experts for begin, name in zip(begins, names, strict=True)], np.uint8)
 
 
-def _integers_or_zero(table: pl.DataFrame, name: str) -> Part:
+def _integers_or_zero(table: pl.DataFrame, name: str) -> RowValues:
     """Return an integer column; 0 if the table does not have it."""
     return integers(table[name]) if name in table.columns else 0
 
 
 def _merged_names(merged: MergedEvents, names: Sequence[RowNames]) -> pl.Series:
     """Return one column of names from those of each source."""
-    texts = list(dict.fromkeys(text for part in names for text in part.texts))
+    texts = list(dict.fromkeys(text for rows in names for text in rows.texts))
     code = {text: index for index, text in enumerate(texts)}
     kind = code_type(len(texts))
-    parts: list[Part] = []
-    for part in names:
-        own = np.array([code[text] for text in part.texts], kind)
-        parts.append(int(own[part.codes]) if isinstance(part.codes, int) else own.take(part.codes, mode="clip"))
-    return enum_column(merged.array(parts, kind), pl.Enum(texts))
+    codes: list[RowValues] = []
+    for rows in names:
+        own = np.array([code[text] for text in rows.texts], kind)
+        codes.append(int(own[rows.codes]) if isinstance(rows.codes, int) else own.take(rows.codes, mode="clip"))
+    return enum_column(merged.array(codes, kind), pl.Enum(texts))
 
 
-def _kernel_names(shapes: pl.DataFrame, shape: Part) -> RowNames:
+def _kernel_names(shapes: pl.DataFrame, shape: RowValues) -> RowNames:
     names = shapes["name"].fill_null(UNNAMED).to_list()
     texts = list(dict.fromkeys(names))
     number = {text: code for code, text in enumerate(texts)}
@@ -313,7 +315,7 @@ class _StreamLookup(NamedTuple):
     keys: pl.DataFrame
     stream_ids: RawStreamIds
 
-    def rows(self, table: pl.DataFrame, name: str) -> tuple[Part, Part, Part]:
+    def rows(self, table: pl.DataFrame, name: str) -> tuple[RowValues, RowValues, RowValues]:
         """Return the process of each row of a table, and the rows of its device and its stream."""
         ids = self.stream_ids[name]
         ids = ids.select(pl.Series("process", process_ids(ids["globalPid"].to_numpy())), *RAW_KEY[1:])
@@ -324,7 +326,7 @@ class _StreamLookup(NamedTuple):
         # Look up only the columns that have several values: most captures have one process.
         values = {column: ordered for column in RAW_KEY if len(ordered := keys[column].unique().sort()) > 1}
         raw_key = {column: table[column].fill_null(0) for column in values if column != "process"}
-        process: Part = int(keys["process"][0])
+        process: RowValues = int(keys["process"][0])
         if "process" in values:
             process = process_ids(integers(table["globalPid"]))
             raw_key["process"] = pl.Series(process)
@@ -333,7 +335,7 @@ class _StreamLookup(NamedTuple):
 
 def _devices_and_streams(
     raw_key: pl.DataFrame, keys: pl.DataFrame, values: Mapping[str, pl.Series]
-) -> tuple[Part, Part]:
+) -> tuple[RowValues, RowValues]:
     """Look up device and stream in a table of all combinations of `values`, or by a join if it is too large."""
     size = math.prod(len(column) for column in values.values())
     if size > MAX_LOOKUP_SPAN:
@@ -341,7 +343,7 @@ def _devices_and_streams(
         return joined["device"].to_numpy(), joined["stream"].to_numpy()
     code, key_code = _combined_codes(raw_key, values), _combined_codes(keys, values)
 
-    def rows(name: str) -> Part:
+    def rows(name: str) -> RowValues:
         if keys[name].n_unique() == 1:
             return int(keys[name][0])
         table = np.zeros(size, np.int16)

@@ -42,7 +42,7 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class ProgramNames:
-    """The names in a capture: `texts` are all strings (demangled kernels, modules), the others are a part of them."""
+    """The names in a capture: `texts` are all strings (demangled kernels, modules), the others are some of them."""
 
     kernels: pl.Series
     threads: pl.Series
@@ -183,7 +183,7 @@ def find_program(
         or (is_nameless and kind in IN_PYTHON),
         evidence=(*(f"{name}: {signs[name]}" for name in frameworks), *training_evidence),
         communicates="mpi" in signs or len(devices) > 1 or bool(communicates(names.kernels, names.kernels).any()),
-        attention=any(part.str.contains(ATTENTION).any() for part in (names.kernels, names.ranges)),
+        attention=any(series.str.contains(ATTENTION).any() for series in (names.kernels, names.ranges)),
         nvidia=not any("AMD" in (name or "") for name in devices),
     )
 

@@ -68,19 +68,19 @@ def range_scopes(ranges: pl.DataFrame, in_category: pl.Series) -> NamedRanges:
     texts = _names(names)
     if texts["range_name"].to_list() == names and not texts["is_module"].any() and not in_category.any():
         return NamedRanges(ranges, empty_frame(SCOPES))
-    parts = texts[ranges["name"].to_physical()].with_columns(pl.col("is_module") | in_category)
-    domain = pl.when(parts["is_op"]).then(pl.lit(TORCH_OPS)).otherwise(ranges["domain"].cast(pl.String))
-    named = ranges.with_columns(text_enum(parts["range_name"]).alias("name"), domain.alias("domain"))
-    return NamedRanges(named.with_columns(text_enum(named["domain"])), _scopes(ranges.drop("name"), parts))
+    contents = texts[ranges["name"].to_physical()].with_columns(pl.col("is_module") | in_category)
+    domain = pl.when(contents["is_op"]).then(pl.lit(TORCH_OPS)).otherwise(ranges["domain"].cast(pl.String))
+    named = ranges.with_columns(text_enum(contents["range_name"]).alias("name"), domain.alias("domain"))
+    return NamedRanges(named.with_columns(text_enum(named["domain"])), _scopes(ranges.drop("name"), contents))
 
 
 def _names(texts: list[str]) -> pl.DataFrame:
-    """Return the parts of the names of ranges: range_name (folded), name (of the scope), sequence, is_op, is_module."""
+    """Return what the names of ranges hold: range_name (folded), name (of the scope), sequence, is_op, is_module."""
     names = pl.DataFrame({"text": texts}, schema={"text": pl.String})
     marked, module = pl.col("text").str.contains(OP_MARK), pl.col("text").str.extract(MODULE_NAME)
-    parts = pl.col("text").str.extract_groups(OP_PARTS).struct
-    folded = pl.when(marked).then(parts.field("1")).otherwise("text")
-    sequence = pl.when(marked).then(parts.field("2").cast(pl.Int64, strict=False))
+    groups = pl.col("text").str.extract_groups(OP_PARTS).struct
+    folded = pl.when(marked).then(groups.field("1")).otherwise("text")
+    sequence = pl.when(marked).then(groups.field("2").cast(pl.Int64, strict=False))
     return names.select(
         folded.alias("range_name"),
         pl.coalesce(module, folded).alias("name"),
@@ -90,12 +90,12 @@ def _names(texts: list[str]) -> pl.DataFrame:
     )
 
 
-def _scopes(ranges: pl.DataFrame, parts: pl.DataFrame) -> pl.DataFrame:
-    """Return model.SCOPES of ranges whose names hold `parts`."""
+def _scopes(ranges: pl.DataFrame, contents: pl.DataFrame) -> pl.DataFrame:
+    """Return model.SCOPES of ranges whose names hold `contents`."""
     name = pl.col("name")
     around_backward = pl.col("is_module") & name.str.ends_with(BACKWARD_SUFFIX)
     scopes = (
-        pl.concat([ranges, parts], how="horizontal")
+        pl.concat([ranges, contents], how="horizontal")
         .with_row_index("range")
         .filter(pl.col("is_op") | pl.col("is_module"))
         .select(

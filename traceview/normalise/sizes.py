@@ -57,16 +57,16 @@ def metric_column(name: str) -> str | None:
         text, _, quantity = text[:-1].partition(" [")
         if quantity not in READ_QUANTITIES:
             return None
-    part = _NVLINK_PART.fullmatch(text)
-    return f"nvlink_{part[1]}" if part else _COLUMN_OF.get(text)
+    link = _NVLINK_PART.fullmatch(text)
+    return f"nvlink_{link[1]}" if link else _COLUMN_OF.get(text)
 
 
 def gpu_metric_frame(tables: Mapping[str, pl.DataFrame], devices: Devices) -> pl.DataFrame:
     """Return model.GPU_METRICS. Samples of GPUs that did none of the captured work are left out."""
     samples, names = (tables.get(name, pl.DataFrame()) for name in (raw.GPU_METRICS, raw.GPU_METRIC_NAMES))
-    parts = [empty_frame(GPU_METRICS)]
+    frames = [empty_frame(GPU_METRICS)]
     if samples.is_empty() or names.is_empty():
-        return parts[0]
+        return frames[0]
     columns = [metric_column(name or "") for name in names["metricName"].to_list()]
     known = names.with_columns(pl.Series("column", columns, dtype=pl.String)).filter(
         pl.col("column").is_not_null() & pl.col("metricId").is_between(0, MAX_METRICS - 1)
@@ -79,11 +79,11 @@ def gpu_metric_frame(tables: Mapping[str, pl.DataFrame], devices: Devices) -> pl
             pl.col("value").is_not_null() & pl.col("metricId").is_not_null(),
         )
         offset = devices.frame["clock_offset"][device] or 0
-        part = _with_ends(_samples(own, metrics)).with_columns(
+        frame = _with_ends(_samples(own, metrics)).with_columns(
             pl.col("start", "end") - offset, pl.lit(device, pl.Int16).alias("device")
         )
-        parts.append(part.select(list(GPU_METRICS)))
-    return pl.concat(parts).sort("device", "start")
+        frames.append(frame.select(list(GPU_METRICS)))
+    return pl.concat(frames).sort("device", "start")
 
 
 def _samples(rows: pl.DataFrame, metrics: Mapping[int, str]) -> pl.DataFrame:
@@ -343,7 +343,7 @@ def _messages_of_calls(
 ) -> pl.DataFrame:
     """Return model.MESSAGES: each kernel sends the messages of the calls of its thread since the kernel before it.
 
-    A group of calls launches at its end. Where a group launches several kernels, the part of each is unknown.
+    A group of calls launches at its end. Where a group launches several kernels, the share of each is unknown.
     """
     kernels = operations.select(pl.int_range(pl.len(), dtype=pl.Int32).alias("operation"), "launch", "class").filter(
         pl.col("class").cast(pl.String) == "communication", pl.col("launch").is_not_null()
@@ -412,7 +412,7 @@ def _sole_kernels(launches: pl.DataFrame, named: pl.Series) -> pl.DataFrame:
 
 
 def _bytes_of_call() -> pl.Expr:
-    """Return the size of a message as nccl-tests define it, from what the call passes: one rank's part for some."""
+    """Return the size of a message as nccl-tests define it, from what the call passes: one rank's share for some."""
     whole = pl.col("collective").is_in(["all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"])
     return pl.when(whole).then(pl.col("bytes") * pl.col("ranks")).otherwise("bytes").alias("bytes")
 

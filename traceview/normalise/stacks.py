@@ -2,7 +2,7 @@
 
 `function_stacks` makes exact stacks of the calls that torch.profiler records (`with_stack=True`).
 
-File names of frames lose the parts that identify a machine or its user.
+File names of frames lose what identifies a machine or its user.
 """
 
 from __future__ import annotations
@@ -168,14 +168,14 @@ def qualified_name(symbol: str) -> str:
 def _without_templates(symbol: str) -> str:
     """Return a symbol without the text between matching < and >, in one pass however deep they are nested."""
     texts = [[""]]  # outside, and after each < that is open
-    for part in BRACKET.split(symbol):
-        if part == ">" and len(texts) > 1:
+    for piece in BRACKET.split(symbol):
+        if piece == ">" and len(texts) > 1:
             texts.pop()
-        elif part == "<":
-            texts.append([part])
+        elif piece == "<":
+            texts.append([piece])
         else:
-            texts[-1].append(part)
-    return "".join(part for text in texts for part in text)
+            texts[-1].append(piece)
+    return "".join(piece for text in texts for piece in text)
 
 
 def _without_noise(chains: pl.DataFrame, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
@@ -245,11 +245,11 @@ def python_stacks(tables: dict[str, pl.DataFrame], threads: Threads, known: Thre
     return shown, stacks.cast(dict(STACKS)), _samples(samples.hstack(kinds), threads, known)  # type: ignore[arg-type]
 
 
-def joined_stacks(parts: Sequence[StackFrames]) -> StackFrames:
+def joined_stacks(sources: Sequence[StackFrames]) -> StackFrames:
     """Return the stacks of several sources as one, the samples by time."""
     frames, stacks, samples = [], [], []
     frame_count = stack_count = 0
-    for own_frames, own_stacks, own_samples in parts:
+    for own_frames, own_stacks, own_samples in sources:
         moved = pl.when(pl.col("parent") < 0).then(-1).otherwise(pl.col("parent") + stack_count).cast(pl.Int32)
         stacks.append(own_stacks.select(moved.alias("parent"), (pl.col("frame") + frame_count).cast(pl.Int32)))
         inner = pl.when(pl.col("stack") < 0).then(-1).otherwise(pl.col("stack") + stack_count).cast(pl.Int32)
@@ -283,10 +283,10 @@ def _texts(frames: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> tuple[list[
     lines = frames["line"].fill_null(0).clip(0, (1 << 31) - 1).to_list()
     for row, has_file in enumerate(known):
         if not has_file:
-            parts = TORCH_NAME.match(functions[row])
-            paths[row] = parts["file"] if parts else ""
-            lines[row] = int(parts["line"]) if parts else 0
-            functions[row] = ADDRESS.sub("", parts["function"] if parts else functions[row])
+            match = TORCH_NAME.match(functions[row])
+            paths[row] = match["file"] if match else ""
+            lines[row] = int(match["line"]) if match else 0
+            functions[row] = ADDRESS.sub("", match["function"] if match else functions[row])
     return functions, paths, lines
 
 
@@ -438,13 +438,13 @@ def _last_at_level(at: Times, wanted: Times, row: Times, is_start: np.ndarray, l
 
 
 def _frames(names: list[str]) -> pl.DataFrame:
-    parts = pl.Series(names, dtype=pl.String).str.extract_groups(FUNCTION_NAME).struct
-    files = parts.field("1").fill_null("")
+    groups = pl.Series(names, dtype=pl.String).str.extract_groups(FUNCTION_NAME).struct
+    files = groups.field("1").fill_null("")
     return pl.DataFrame(
         {
-            "function": parts.field("3").fill_null(pl.Series(names, dtype=pl.String)),
+            "function": groups.field("3").fill_null(pl.Series(names, dtype=pl.String)),
             "file": files,
-            "line": parts.field("2").cast(pl.Int64).fill_null(0).clip(0, (1 << 31) - 1).cast(pl.Int32),
+            "line": groups.field("2").cast(pl.Int64).fill_null(0).clip(0, (1 << 31) - 1).cast(pl.Int32),
             "library": [is_library(file) for file in files.to_list()],
         },
         schema=dict(FRAMES),

@@ -19,7 +19,7 @@ from traceview.model.times import MAX_DISTANCE
 from traceview.read import raw
 from traceview.read.source import MAX_NAME
 
-Part = NDArray[Any] | int  # the values of a table's rows, or the value of all its rows
+RowValues = NDArray[Any] | int  # the values of a table's rows, or the value of all its rows
 
 
 class TimeOrder(NamedTuple):
@@ -77,22 +77,22 @@ class MergedEvents(NamedTuple):
             return cls(start, end, own)
         place = np.empty(len(rows), np.intp)
         place[rows] = np.arange(len(rows))
-        return cls(start, end, tuple(place[part] for part in own))
+        return cls(start, end, tuple(place[table] for table in own))
 
-    def int32_column(self, parts: Sequence[Part]) -> pl.Expr:
+    def int32_column(self, columns: Sequence[RowValues]) -> pl.Expr:
         """Return one column of integers from those of each table; a literal if all rows have the same value."""
-        first = parts[0]
-        if isinstance(first, int) and all(isinstance(part, int) and part == first for part in parts):
+        first = columns[0]
+        if isinstance(first, int) and all(isinstance(column, int) and column == first for column in columns):
             return pl.lit(first, pl.Int32)
-        return pl.lit(pl.Series(self.array(parts, np.int32)))
+        return pl.lit(pl.Series(self.array(columns, np.int32)))
 
-    def array(self, parts: Sequence[Part], kind: DTypeLike) -> NDArray[Any]:
+    def array(self, columns: Sequence[RowValues], kind: DTypeLike) -> NDArray[Any]:
         """Return one array from the values of each table."""
-        common = next((part for part in parts if isinstance(part, int)), None)
+        common = next((column for column in columns if isinstance(column, int)), None)
         out = np.empty(len(self.start), kind) if common is None else np.full(len(self.start), common, kind)
-        for place, part in zip(self.places, parts, strict=True):
-            if not (isinstance(part, int) and part == common):
-                out[place] = part
+        for place, column in zip(self.places, columns, strict=True):
+            if not (isinstance(column, int) and column == common):
+                out[place] = column
         return out
 
 

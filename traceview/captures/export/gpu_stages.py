@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from traceview.captures.export.contents import ExportContents
-from traceview.captures.export.wire import Part, message, messages, text, uint, uints
+from traceview.captures.export.wire import Chunk, message, messages, text, uint, uints
 from traceview.intervals import Times
 from traceview.measure import COUNTERS
 from traceview.model.sizes import CounterSeries
@@ -158,27 +158,27 @@ def stage_frame(contents: ExportContents, numbers: GpuNumbers, names: pl.Series)
     )
 
 
-def stage_parts(alike: pl.DataFrame, words: Mapping[str, int]) -> list[Part]:
+def stage_parts(alike: pl.DataFrame, words: Mapping[str, int]) -> list[Chunk]:
     """Return the render stages of operations with the same known columns. `words` has the number of each text."""
 
     def column(name: str) -> Times:
         return alike[name].to_numpy().astype(np.int64)
 
     known = {name for name in alike.columns if alike[name].null_count() == 0}
-    parts: list[Part] = [*uints(EVENT_ID, column("event")), *uints(DURATION, column("end") - column("start"))]
+    chunks: list[Chunk] = [*uints(EVENT_ID, column("event")), *uints(DURATION, column("end") - column("start"))]
     for row, name in STAGE_FIELDS.items():
         if name in known:
-            parts += uints(row, column(name))
-    launch: list[Part] = []
+            chunks += uints(row, column(name))
+    launch: list[Chunk] = []
     for place, axes in ((1, GRID), (2, BLOCK)):
         if known.issuperset(axes):
-            launch += messages(place, [part for row, axis in enumerate(axes) for part in uints(row + 1, column(axis))])
+            launch += messages(place, [each for row, axis in enumerate(axes) for each in uints(row + 1, column(axis))])
     for row, name in enumerate(ARGUMENTS):
         if name in known:
             codes = {"kind": KINDS, "memory": MEMORIES}.get(name)
             value = column(name) if codes is None else np.array([words[code] for code in codes])[column(name)]
             launch += messages(3, [uint(1, row + 1), *uints(3 if codes is None else 7, value)])
-    return messages(GPU_STAGE, [*parts, *(messages(LAUNCH, launch) if launch else ())])
+    return messages(GPU_STAGE, [*chunks, *(messages(LAUNCH, launch) if launch else ())])
 
 
 def counter_series(contents: ExportContents) -> Iterator[CounterSeries]:
@@ -195,7 +195,7 @@ def counter_series(contents: ExportContents) -> Iterator[CounterSeries]:
                 yield counter._replace(start=start, value=np.append(counter.value[kept], counter.value[kept[-1]]))
 
 
-def counter_packets(counter: CounterSeries, number: int, gpu: int) -> tuple[bytes, Times, list[Part]]:
+def counter_packets(counter: CounterSeries, number: int, gpu: int) -> tuple[bytes, Times, list[Chunk]]:
     """Return the descriptor of a counter, the times of its samples, and their messages.
 
     A sample of a GPU has the value since the sample before it, so that each value stands at the time of the next one.

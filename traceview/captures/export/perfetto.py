@@ -29,7 +29,7 @@ from traceview.captures.export.gpu_stages import (
     stage_specifications,
 )
 from traceview.captures.export.slices import CATEGORIES, NUMBERS, TEXTS, SliceBuilder, Track
-from traceview.captures.export.wire import Part, encoded, matrix, message, messages, text, uint, uints
+from traceview.captures.export.wire import Chunk, encoded, matrix, message, messages, text, uint, uints
 from traceview.intervals import Times
 from traceview.model.trace import KINDS, MEMORIES
 
@@ -85,8 +85,8 @@ class _Place:
     def tracks(self) -> bytes:
         return uint(SEQUENCE, 2 * self.gpus.capture + 2)
 
-    def packet(self, *parts: bytes) -> bytes:
-        return message(1, self.events, *parts)
+    def packet(self, *chunks: bytes) -> bytes:
+        return message(1, self.events, *chunks)
 
 
 def pieces(contents: ExportContents) -> Iterator[bytes]:
@@ -182,7 +182,7 @@ def _stage_packets(builder: SliceBuilder, place: _Place) -> Iterator[bytes]:
     frame = stage_frame(contents, place.gpus, names.cast(pl.Int64) + 1)
     optional = [pl.col(name).is_not_null() for name in ("kernel", "waits_for", "grid_x", *STAGE_ARGUMENTS)]
 
-    def packets(alike: pl.DataFrame) -> list[Part]:
+    def packets(alike: pl.DataFrame) -> list[Chunk]:
         return _packet(place, alike["start"].to_numpy(), stage_parts(alike, words))
 
     for first in range(0, len(frame), BLOCK):
@@ -239,9 +239,9 @@ def _counter_packets(contents: ExportContents, place: _Place) -> Iterator[bytes]
         yield matrix(len(at), _packet(place, at, samples)).tobytes()
 
 
-def _packet(place: _Place, at: Times, parts: Sequence[Part]) -> list[Part]:
+def _packet(place: _Place, at: Times, chunks: Sequence[Chunk]) -> list[Chunk]:
     head = place.events + uint(FLAGS, NEEDS_STATE)
-    return messages(1, [head, *uints(TIMESTAMP, place.to_trace(at)), *parts])
+    return messages(1, [head, *uints(TIMESTAMP, place.to_trace(at)), *chunks])
 
 
 def _slice_packets(block: pl.DataFrame, place: _Place, launched: Times) -> bytes:
@@ -256,10 +256,10 @@ def _slice_packets(block: pl.DataFrame, place: _Place, launched: Times) -> bytes
     return encoded(block, alike, lambda same: _begin_end_pairs(same, place, launched))
 
 
-def _begin_end_pairs(alike: pl.DataFrame, place: _Place, launched: Times) -> list[Part]:
+def _begin_end_pairs(alike: pl.DataFrame, place: _Place, launched: Times) -> list[Chunk]:
     """Return a begin and an end packet for each slice; all have the same arguments and launch as many operations."""
     track = uints(TRACK_UUID, place.first_track + alike["track"].to_numpy().astype(np.int64))
-    begin: list[Part] = [
+    begin: list[Chunk] = [
         uint(TYPE, BEGIN),
         *track,
         *uints(CATEGORY_IIDS, alike["category"].to_numpy() + 1),
@@ -272,10 +272,10 @@ def _begin_end_pairs(alike: pl.DataFrame, place: _Place, launched: Times) -> lis
             begin += messages(ANNOTATION, [uint(ANNOTATION_NAME_IID, index + 1), *field])
     if "launched" in alike.columns and (count := int(alike["launched"][0])):
         first = alike["first_launched"].to_numpy()
-        submitted = [part for row in range(count) for part in uints(SUBMITTED, launched[first + row])]
+        submitted = [chunk for row in range(count) for chunk in uints(SUBMITTED, launched[first + row])]
         begin += messages(GPU_CORRELATION, submitted)
     return [
-        part
+        chunk
         for name, event in (("start", begin), ("end", [uint(TYPE, END), *track]))
-        for part in _packet(place, alike[name].to_numpy(), messages(TRACK_EVENT, event))
+        for chunk in _packet(place, alike[name].to_numpy(), messages(TRACK_EVENT, event))
     ]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 VARINT, BYTES = 0, 2
 Column = NDArray[np.uint8]  # (messages, bytes)
-Part = bytes | Column  # the same bytes in every message, or a column
+Chunk = bytes | Column  # the same bytes in every message, or a column
 
 
 def number(value: int) -> bytes:
@@ -46,9 +46,9 @@ def text(field: int, value: str) -> bytes:
     return key(field, BYTES) + number(len(data)) + data
 
 
-def message(field: int, *parts: bytes) -> bytes:
+def message(field: int, *chunks: bytes) -> bytes:
     """Return a field that is a message."""
-    data = b"".join(parts)
+    data = b"".join(chunks)
     return key(field, BYTES) + number(len(data)) + data
 
 
@@ -64,27 +64,27 @@ def varints(values: NDArray[np.integer[Any]]) -> Column:
     return out
 
 
-def uints(field: int, values: NDArray[np.integer[Any]]) -> list[Part]:
+def uints(field: int, values: NDArray[np.integer[Any]]) -> list[Chunk]:
     """Return a varint field with a value for each message."""
     return [key(field, VARINT), varints(values)]
 
 
-def messages(field: int, parts: Sequence[Part]) -> list[Part]:
-    """Return a field that is a message with these parts."""
-    return [key(field, BYTES) + number(width(parts)), *parts]
+def messages(field: int, chunks: Sequence[Chunk]) -> list[Chunk]:
+    """Return a field that is a message with these chunks."""
+    return [key(field, BYTES) + number(width(chunks)), *chunks]
 
 
-def width(parts: Sequence[Part]) -> int:
-    """Return the number of bytes of the parts in each message."""
-    return sum(len(part) if isinstance(part, bytes) else part.shape[1] for part in parts)
+def width(chunks: Sequence[Chunk]) -> int:
+    """Return the number of bytes of the chunks in each message."""
+    return sum(len(chunk) if isinstance(chunk, bytes) else chunk.shape[1] for chunk in chunks)
 
 
-def matrix(count: int, parts: Sequence[Part]) -> Column:
-    """Return the matrix of `count` messages with these parts."""
-    out = np.empty((count, width(parts)), np.uint8)
+def matrix(count: int, chunks: Sequence[Chunk]) -> Column:
+    """Return the matrix of `count` messages with these chunks."""
+    out = np.empty((count, width(chunks)), np.uint8)
     at = 0
-    for part in parts:
-        data = np.frombuffer(part, np.uint8) if isinstance(part, bytes) else part
+    for chunk in chunks:
+        data = np.frombuffer(chunk, np.uint8) if isinstance(chunk, bytes) else chunk
         out[:, at : at + data.shape[-1]] = data
         at += data.shape[-1]
     return out
@@ -110,12 +110,12 @@ def interleaved(count: int, groups: Sequence[tuple[NDArray[np.int64], Column]]) 
     return out
 
 
-def encoded(frame: pl.DataFrame, alike: Sequence[pl.Expr], parts: Callable[[pl.DataFrame], list[Part]]) -> bytes:
-    """Return the messages of a frame's rows, in order; `parts` encodes rows with equal values of `alike` together."""
+def encoded(frame: pl.DataFrame, alike: Sequence[pl.Expr], encode: Callable[[pl.DataFrame], list[Chunk]]) -> bytes:
+    """Return the messages of a frame's rows, in order; `encode` gets rows with equal values of `alike` together."""
     shape = frame.select(pl.struct(*alike).rank("dense")).to_series().to_numpy()
     groups = []
     for value in np.unique(shape):
         rows = np.flatnonzero(shape == value)
         same = frame[rows]
-        groups.append((rows, matrix(len(rows), parts(same))))
+        groups.append((rows, matrix(len(rows), encode(same))))
     return interleaved(len(frame), groups).tobytes()

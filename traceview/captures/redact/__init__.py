@@ -295,9 +295,9 @@ def redact(report: str | Path, out: str | Path, *, names: Names = "keep", progre
                 rows[name] = len(frame)
                 yield name, frame
 
-    with new_file(out, replaces=False) as part:
+    with new_file(out, replaces=False) as written:
         try:
-            write_tables(part, tables())
+            write_tables(written, tables())
         except sqlite3.Error:
             raise OutputError(f"{out.name}: cannot be written (no space left, or a disk error)") from None
     texts = {text for frame in stated.values() for column in frame for text in column}

@@ -74,13 +74,13 @@ class HiddenNames:
     def _letters(self, letters: str) -> str:
         if letters.lower() in self._words:
             return letters
-        return self._around(letters, lambda part: WORD.sub(lambda match: self._word(match[0]), part))
+        return self._around(letters, lambda piece: WORD.sub(lambda match: self._word(match[0]), piece))
 
     def _around(self, text: str, hide: Callable[[str], str]) -> str:
         """Return a text with all but the words that stay inside it hidden."""
-        parts = self._inside.split(text)  # every second one stays
-        parts[::2] = [part and hide(part) for part in parts[::2]]
-        return "".join(parts)
+        pieces = self._inside.split(text)  # every second one stays
+        pieces[::2] = [piece and hide(piece) for piece in pieces[::2]]
+        return "".join(pieces)
 
     def _word(self, word: str) -> str:
         return word if word.lower() in self._words else self._hashed(word)

@@ -42,8 +42,8 @@ def measure_charts(analysis: Analysis, places: Places, host_idle: HostIdle | Non
 
 
 def _stacks(analysis: Analysis, host_idle: HostIdle) -> StackTree:
-    parts = [analysis.covered(device) for device in analysis.devices]
-    times = host_idle.stack_times([part.gaps.frame for part in parts], [part.window for part in parts])
+    covered = [analysis.covered(device) for device in analysis.devices]
+    times = host_idle.stack_times([each.gaps.frame for each in covered], [each.window for each in covered])
     return stack_tree(analysis.trace.evidence, times)
 
 

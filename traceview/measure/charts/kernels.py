@@ -57,8 +57,8 @@ def sum_kernels(trace: Trace, device: DeviceUse, places: Places) -> KernelSums:
     steady_length = np.minimum(end, steady.end) - np.maximum(start, steady.start)
     is_steady = overlaps_window(start, end, steady, last) & (steady.length > 0)
     crosses = np.flatnonzero(is_steady & (steady_length != length))
-    part = np.where(is_steady, np.int8(IN_BOTH), np.int8(IN_WINDOW))
-    part[crosses] = IN_WINDOW
+    where = np.where(is_steady, np.int8(IN_BOTH), np.int8(IN_WINDOW))
+    where[crosses] = IN_WINDOW
     distinct, (number,) = distinct_rows([places.table.select(PLACE)])
     most = max(int(length.max(initial=0)), 3 * len(trace.shapes) * len(distinct))
     narrow = integer_type(most)  # grouping takes as much more memory as its columns are wider
@@ -67,22 +67,22 @@ def sum_kernels(trace: Trace, device: DeviceUse, places: Places) -> KernelSums:
     row = np.arange(len(rows), dtype=np.int32)
     if len(crosses):
         row, pair = np.append(row, row[crosses]), np.append(pair, pair[crosses])
-        part = np.append(part, np.full(len(crosses), IN_STEADY))
+        where = np.append(where, np.full(len(crosses), IN_STEADY))
         length = np.append(length, steady_length[crosses])
     sums = (
-        pl.DataFrame({"key": pair * narrow(3) + part, "ns": length.astype(narrow), "row": row})
+        pl.DataFrame({"key": pair * narrow(3) + where, "ns": length.astype(narrow), "row": row})
         .group_by("key", "ns")
         .agg(pl.len().cast(pl.Int64).alias("count"), pl.col("row").min())
         .sort("row", "key")
         .cast({"ns": pl.Int64})
     )
-    pair, part = np.divmod(sums["key"].to_numpy(), 3)
+    pair, where = np.divmod(sums["key"].to_numpy(), 3)
     shape, place = np.divmod(pair, max(len(distinct), 1))
     first = sums["row"].to_numpy()
     sums = sums.select(
         pl.Series("shape", shape, pl.Int32),
         pl.Series("place", place, pl.Int32),
-        pl.Series("part", part, pl.Int8),
+        pl.Series("part", where, pl.Int8),
         "ns",
         "count",
         (pl.col("ns") * pl.col("count")).alias("total_ns"),
@@ -128,7 +128,7 @@ def kernel_groupings(device: KernelSums, *, steady: bool) -> tuple[KernelGroupin
 def _by_shape(shapes: pl.DataFrame) -> Iterator[tuple[str, Times, Sequence[str | None]]]:
     """Yield each attribute of a launch shape: its code for each shape, in the order of groups that cost equally much.
 
-    The third part is the text of each code.
+    The third item is the text of each code.
     """
     order = shapes.with_row_index("row").sort(list(SHAPES))["row"].to_numpy()
     yield "shape", np.argsort(order), [None] * len(order)
@@ -213,6 +213,6 @@ def launch_shapes(devices: Sequence[KernelSums], shapes: pl.DataFrame) -> tuple[
     )
 
 
-def _size(row: dict[str, int | None], part: str) -> tuple[int, ...] | None:
-    sizes = [row[f"{part}_{axis}"] for axis in "xyz"]
+def _size(row: dict[str, int | None], name: str) -> tuple[int, ...] | None:
+    sizes = [row[f"{name}_{axis}"] for axis in "xyz"]
     return None if sizes[0] is None else tuple(size or 0 for size in sizes)

@@ -43,8 +43,8 @@ class StateIndex:
         """Return the union of the times in which a thread has a state."""
         key = thread, state
         if key not in self._times:
-            parts = [*self._of_events(thread, state), *self._of_stacks(thread, state), EMPTY]
-            self._times[key] = intervals.union(*(np.concatenate(sides) for sides in zip(*parts, strict=True)))
+            pieces = [*self._of_events(thread, state), *self._of_stacks(thread, state), EMPTY]
+            self._times[key] = intervals.union(*(np.concatenate(sides) for sides in zip(*pieces, strict=True)))
         return self._times[key]
 
     def waits(self, thread: int, during: Intervals) -> Iterator[tuple[str, str, int]]:
@@ -64,8 +64,8 @@ class StateIndex:
     @cached_property
     def _events(self) -> dict[tuple[int, str], pl.DataFrame]:
         """The events of each thread and state."""
-        parts = self._stacks.evidence.events.partition_by("thread", "state", as_dict=True)
-        return {(int(thread), str(state)): part for (thread, state), part in parts.items()}
+        tables = self._stacks.evidence.events.partition_by("thread", "state", as_dict=True)
+        return {(int(thread), str(state)): table for (thread, state), table in tables.items()}
 
     def _of_events(self, thread: int, state: str) -> Iterator[Intervals]:
         events = self._events.get((thread, state))
@@ -87,12 +87,12 @@ class StateIndex:
                 yield Intervals(native.start, native.end)
 
 
-def measure_states(index: StateIndex, parts: Iterable[tuple[int, Intervals]], host_ns: int) -> HostStates:
+def measure_states(index: StateIndex, idle_times: Iterable[tuple[int, Intervals]], host_ns: int) -> HostStates:
     """Divide `host_ns` of `host` idle time by state, given the known times of it and the thread of each."""
     states = dict.fromkeys(EVENT_STATES, 0)
     waits: dict[str, int] = {}
     waits_for: dict[str, int] = {}
-    for thread, idle in parts:
+    for thread, idle in idle_times:
         left = idle
         for state in EVENT_STATES:
             if len(left.start) == 0:
@@ -138,12 +138,12 @@ class HostIdle:
 
     def _idle(self, gaps: pl.DataFrame) -> tuple[ThreadIdle, ...]:
         """Return the idle time of each launching thread in gaps; the most recent results are kept."""
-        known = next((parts for frame, parts in self.recent if frame is gaps), None)
+        known = next((idle for frame, idle in self.recent if frame is gaps), None)
         if known is not None:
             return known
-        parts = tuple(idle_by_thread(self.trace, self.threads, gaps))
-        self.recent[:] = [*self.recent[1 - MAX_RECENT :], (gaps, parts)]
-        return parts
+        idle = tuple(idle_by_thread(self.trace, self.threads, gaps))
+        self.recent[:] = [*self.recent[1 - MAX_RECENT :], (gaps, idle)]
+        return idle
 
     def lines(self, gaps: Sequence[pl.DataFrame]) -> tuple[SourceLine, ...]:
         """Return the source lines in the gaps of some devices, the most idle time first."""
@@ -156,11 +156,11 @@ class HostIdle:
 
     def _idle_stacks(self, gaps: Sequence[pl.DataFrame]) -> IdleStacks:
         """Return the stacks of the idle time in gaps."""
-        return idle_stacks(self.stacks, (part for frame in gaps for part in self._idle(frame)))
+        return idle_stacks(self.stacks, (each for frame in gaps for each in self._idle(frame)))
 
     def line_cells(self, gaps: Sequence[pl.DataFrame]) -> pl.DataFrame:
         """Return the idle time in the gaps of some devices by line: file, line, function, moment and idle_ns."""
-        idle = (part for frame in gaps for part in self._idle(frame))
+        idle = (each for frame in gaps for each in self._idle(frame))
         cells, evidence = idle_cells(self.stacks, idle).frame, self.trace.evidence
         cells = cells.filter(pl.col("until") < 0)
         frame = evidence.stacks["frame"].to_numpy()[self.stacks.own_nodes[cells["stack"].to_numpy()]]
@@ -171,13 +171,13 @@ class HostIdle:
 
         A sample stands for the time nearest to it. A thread has its Python stacks; without these, its CPU samples.
         """
-        parts = []
+        tables = []
         for thread in range(len(self.trace.threads)):
             cells = self.stacks.cells(thread, PYTHON) or self.stacks.cells(thread, SAMPLES)
             if cells is not None:
                 columns = {"start": cells.start, "end": cells.end, "stack": cells.stack}
-                parts.append(pl.DataFrame(columns).filter(pl.col("stack") >= 0).with_columns(thread=pl.lit(thread)))
-        return pl.concat(parts) if parts else pl.DataFrame(schema=dict.fromkeys(THREAD_STACKS, pl.Int64))
+                tables.append(pl.DataFrame(columns).filter(pl.col("stack") >= 0).with_columns(thread=pl.lit(thread)))
+        return pl.concat(tables) if tables else pl.DataFrame(schema=dict.fromkeys(THREAD_STACKS, pl.Int64))
 
     def lines_at(self, thread: Times, moments: Times) -> list[str]:
         """Return the line where each thread (row of Trace.threads) is at a moment; "" if its best stacks lack it."""
@@ -194,14 +194,14 @@ class HostIdle:
         return [texts.get(row, "") for row in rows]
 
     def states(self, gaps: pl.DataFrame, line: SourceLine | None = None) -> HostStates:
-        """Return the states of threads in the gaps of a device, or in the part of them that is spent at a line."""
+        """Return the states of threads in the gaps of a device, or in their time at a line."""
         idle = self._idle(gaps)
         if line is None:
-            parts, host_ns = [(part.thread, part.host) for part in idle], int(gaps["host"].sum())
+            idle_times, host_ns = [(each.thread, each.host) for each in idle], int(gaps["host"].sum())
         else:
-            parts = [(part.thread, line_times(self.stacks, part, line)) for part in idle]
-            host_ns = sum(intervals.length(times) for _, times in parts)
-        return measure_states(self.state_index, parts, host_ns)
+            idle_times = [(each.thread, line_times(self.stacks, each, line)) for each in idle]
+            host_ns = sum(intervals.length(times) for _, times in idle_times)
+        return measure_states(self.state_index, idle_times, host_ns)
 
 
 def with_host_states(host_idle: HostIdle | None, device: DeviceUse) -> DeviceUse:
@@ -220,8 +220,8 @@ def source_lines(given: CaptureInput) -> tuple[SourceLine, ...]:
     """Return the lines with the most idle time of all devices, in the time that findings cover."""
     if given.host_time is None:
         return ()
-    parts = given.devices if given.whole else [device.steady for device in given.devices]
-    return given.host_time.lines([part.gaps.frame for part in parts])
+    covered = given.devices if given.whole else [device.steady for device in given.devices]
+    return given.host_time.lines([each.gaps.frame for each in covered])
 
 
 LINES = Measure(

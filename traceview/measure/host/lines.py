@@ -1,4 +1,4 @@
-"""The parts of idle gaps for which a host thread is responsible, and its source lines in them (docs/definitions.md)."""
+"""The time of idle gaps for which a host thread is responsible, and its source lines in them (docs/definitions.md)."""
 
 from __future__ import annotations
 
@@ -78,15 +78,15 @@ def idle_stacks(index: StackIndex, idle: Iterable[ThreadIdle]) -> IdleStacks:
 
 
 def idle_cells(index: StackIndex, idle: Iterable[ThreadIdle]) -> IdleStacks:
-    """Return the parts of the idle time by stack, with their `moment` (when the sample was due) and no `samples`."""
+    """Return the idle time by stack, with its `moment` (when the sample was due) and no `samples`."""
     rows, exact = [], True
-    for part in idle:
-        left = part.until_launch
-        for cells in index.sources(part.thread):
+    for thread_idle in idle:
+        left = thread_idle.until_launch
+        for cells in index.sources(thread_idle.thread):
             if len(left.start) == 0:
                 break
             near = cells.near(left)
-            rows.append(_stacks_in(index, near, left, part))
+            rows.append(_stacks_in(index, near, left, thread_idle))
             exact &= cells.exact
             left = intervals.subtract(left, near.all)
     schema = {
@@ -123,12 +123,12 @@ def _nearest_before(index: StackIndex, sums: pl.DataFrame) -> pl.DataFrame:
     return joined.with_columns(pl.coalesce("begin", "stack").alias("stack")).drop("begin", "end", "own")
 
 
-def _stacks_in(index: StackIndex, cells: StackCells, left: Intervals, part: ThreadIdle) -> pl.DataFrame:
+def _stacks_in(index: StackIndex, cells: StackCells, left: Intervals, thread_idle: ThreadIdle) -> pl.DataFrame:
     inside = Coverage.from_union(left).length_between(cells.start, cells.end)
     cells, inside = cells.select(np.flatnonzero(inside)), inside[inside > 0]
-    stack, until = index.stacks_in(cells, part.until_launch)
+    stack, until = index.stacks_in(cells, thread_idle.until_launch)
     chosen = np.flatnonzero(stack >= 0)
-    own = Coverage.from_union(intervals.intersect(left, part.host))
+    own = Coverage.from_union(intervals.intersect(left, thread_idle.host))
     return pl.DataFrame(
         {
             "stack": stack[chosen],
@@ -141,8 +141,8 @@ def _stacks_in(index: StackIndex, cells: StackCells, left: Intervals, part: Thre
     )
 
 
-def line_times(index: StackIndex, part: ThreadIdle, line: SourceLine) -> Intervals:
-    """Return the `host` idle time that a part spends at a line."""
+def line_times(index: StackIndex, thread_idle: ThreadIdle, line: SourceLine) -> Intervals:
+    """Return the `host` idle time that a thread spends at a line."""
     frames = index.evidence.frames
     same = (frames["file"] == line.file) & (frames["line"] == line.line)
     if not line.line:
@@ -152,14 +152,14 @@ def line_times(index: StackIndex, part: ThreadIdle, line: SourceLine) -> Interva
     is_line, is_end = (
         np.append(which.to_numpy()[index.own_frames], none) for which, none in ((same, False), (ends, not line.until))
     )
-    left, parts = part.host, [EMPTY]
-    for all_cells in index.sources(part.thread):
+    left, pieces = thread_idle.host, [EMPTY]
+    for all_cells in index.sources(thread_idle.thread):
         cells = all_cells.near(left)
-        stack, until = index.stacks_in(cells, part.until_launch)
+        stack, until = index.stacks_in(cells, thread_idle.until_launch)
         chosen = is_end[until] & (is_line[stack] | (until >= 0))
-        parts.append(intervals.intersect(left, cells.where(chosen)))
+        pieces.append(intervals.intersect(left, cells.where(chosen)))
         left = intervals.subtract(left, cells.all)
-    return intervals.union(*(np.concatenate(sides) for sides in zip(*parts, strict=True)))
+    return intervals.union(*(np.concatenate(sides) for sides in zip(*pieces, strict=True)))
 
 
 def measure_lines(index: StackIndex, stacks: IdleStacks) -> tuple[SourceLine, ...]:

@@ -181,13 +181,13 @@ class StackIndex:
         known = self.evidence.samples.filter(pl.col("thread").is_not_null())
         native = pl.when(pl.col("end") > pl.col("start")).then(pl.lit(CALLS)).otherwise(pl.lit(SAMPLES))
         kind = pl.when(pl.col("python_thread").is_not_null()).then(pl.lit(PYTHON)).otherwise(native).alias("kind")
-        parts = known.with_columns(kind).partition_by("thread", "kind", as_dict=True)
-        return {(int(thread), str(kind)): part for (thread, kind), part in parts.items()}
+        tables = known.with_columns(kind).partition_by("thread", "kind", as_dict=True)
+        return {(int(thread), str(kind)): table for (thread, kind), table in tables.items()}
 
     @cached_property
     def _main_threads(self) -> dict[int, int]:
         """The thread of each process whose Python stacks count for others: its main thread, else that with the most."""
-        python = [(row, len(part)) for (row, kind), part in self._parts.items() if kind == PYTHON]
+        python = [(row, len(table)) for (row, kind), table in self._parts.items() if kind == PYTHON]
         python.sort(key=lambda item: (self._is_main[item[0]], item[1], -item[0]))  # the last of a process counts
         return {self._process[row]: row for row, _ in python}
 

@@ -1,4 +1,4 @@
-"""The iterations of a run, and the parts of the time of each (docs/definitions.md "Iterations").
+"""The iterations of a run, and what fills the time of each (docs/definitions.md "Iterations").
 
 Its rows have the figures of each iteration, and their spread.
 """
@@ -59,12 +59,12 @@ from traceview.model.trace import Trace, Window
 FIGURES = tuple(f"{name}_ns" for name in ITERATION_FIGURES)
 
 
-def build_iterations(where: IterationRanges, parts: Breakdown, work: IterationLaunches) -> Iterations:
+def build_iterations(where: IterationRanges, split: Breakdown, work: IterationLaunches) -> Iterations:
     """Return the iterations at `where` with their figures; `work` is what they launch."""
-    figures = _iteration_figures(where, parts)
+    figures = _iteration_figures(where, split)
     times = IterationTimes(where.start, where.end, work.finish, where.skipped)
-    rows = _build_rows(where, figures, parts.idle, times.finish)
-    spreads = _spreads(figures, parts.idle, where.skipped)
+    rows = _build_rows(where, figures, split.idle, times.finish)
+    spreads = _spreads(figures, split.idle, where.skipped)
     return Iterations(
         range=where.range,
         source=where.source,
@@ -84,11 +84,11 @@ def build_iterations(where: IterationRanges, parts: Breakdown, work: IterationLa
     )
 
 
-def _iteration_figures(where: IterationRanges, parts: Breakdown) -> dict[str, Times]:
+def _iteration_figures(where: IterationRanges, split: Breakdown) -> dict[str, Times]:
     """Return one value per iteration by the field names of model.Iteration."""
     wall = where.end - where.start
-    return {"start_ns": where.start, "end_ns": where.end, "wall_ns": wall, "idle_ns": parts.idle.sum(axis=0)} | dict(
-        parts.figures
+    return {"start_ns": where.start, "end_ns": where.end, "wall_ns": wall, "idle_ns": split.idle.sum(axis=0)} | dict(
+        split.figures
     )
 
 

@@ -34,7 +34,7 @@ def iteration_kinds(lengths: Times, work: IterationLaunches, skipped: int) -> tu
     if np.mean(lengths == 0) >= MIN_COUNT:
         return ()  # several iterations run at once on their streams, and some end together
     names, count = work.names[skipped:], work.kernels[skipped:]
-    groups = [part for group in _by_contents(lengths, names) for part in _by_length(group, lengths)]
+    groups = [rows for group in _by_contents(lengths, names) for rows in _by_length(group, lengths)]
     groups = _join_nearest(groups, lengths)
     if len(groups) < 2:
         return ()
@@ -93,8 +93,8 @@ def _by_length(rows: Rows, lengths: Times) -> list[Rows]:
         if gaps[place] < MIN_GAP:
             break
         if _is_border(ordered, int(place) + 1, total):
-            parts = (np.sort(order[: place + 1]), np.sort(order[place + 1 :]))
-            return [part for half in parts for part in _by_length(half, lengths)]
+            halves = (np.sort(order[: place + 1]), np.sort(order[place + 1 :]))
+            return [group for half in halves for group in _by_length(half, lengths)]
     return [rows]
 
 
@@ -130,12 +130,12 @@ def _join_nearest(groups: list[Rows], lengths: Times) -> list[Rows]:
 
 def _difference(rows: Rows, counted: int, launches: int, every: list[int]) -> str:
     """Return what is different in a kind: where its iterations are, and what they launch."""
-    parts = [_places(rows, counted)]
+    texts = [_places(rows, counted)]
     if len(set(every)) == 1:
-        parts.append("the same kernels")
+        texts.append("the same kernels")
     elif launches:
-        parts.append(quantity(launches, "kernel"))
-    return ", ".join(part for part in parts if part)
+        texts.append(quantity(launches, "kernel"))
+    return ", ".join(text for text in texts if text)
 
 
 def _places(rows: Rows, counted: int) -> str:

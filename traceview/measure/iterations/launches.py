@@ -48,7 +48,7 @@ class LaunchSequence:
         kinds = self.symbol * (int(self.stream.max()) + 1) + self.stream
         return replace(self, symbol=np.unique(kinds, return_inverse=True)[1])
 
-    def part(self, first: int, last: int) -> LaunchSequence:
+    def between(self, first: int, last: int) -> LaunchSequence:
         """Return the launches [first, last)."""
         names = [field.name for field in fields(self) if field.name != "names"]
         return replace(self, **{name: getattr(self, name)[first:last] for name in names})

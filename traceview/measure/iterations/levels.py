@@ -27,7 +27,7 @@ MIN_SPACED_SHARE = 0.15  # share of the launches or of their GPU time, between a
 SPACING = 4  # distances within 1/4 of the median are regular
 DISTANCE_STEP = 1.05  # one anchor is kept of several whose median distances differ by less
 SKETCH = 16  # random codes
-MAX_COUNTS = 1 << 22  # parts times patterns
+MAX_COUNTS = 1 << 22  # stretches times patterns
 FIRST, SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 SHIFT, BITS = np.uint64(29), np.uint64(48)
 
@@ -68,7 +68,7 @@ def regular_anchors(hashes: Mapping[int, Patterns], gpu_ns: Times) -> Iterator[A
     """Yield for each distance the pattern that covers most of the sequence at this distance, shortest pattern first."""
     running = np.append(0, np.cumsum(gpu_ns))
     columns = [_regular_patterns(values, length, running) for length, values in hashes.items()]
-    length, pattern, distance, share, steady = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+    length, pattern, distance, share, steady = (np.concatenate(column) for column in zip(*columns, strict=True))
     steps = np.round(np.log(distance) / np.log(DISTANCE_STEP)).astype(np.int64)
 
     def anchor(row: int, steadier: Anchor | None = None) -> Anchor:
@@ -127,9 +127,9 @@ def content_length(hashes: Mapping[int, Patterns]) -> int:
 
 
 class Contents(NamedTuple):
-    """What each part of a sequence contains, as sums of random codes, one code for each pattern.
+    """What each stretch of a sequence contains, as sums of random codes, one code for each pattern.
 
-    The mean square of the difference of two sums estimates how many patterns the parts do not share. It counts a
+    The mean square of the difference of two sums estimates how many patterns the stretches do not share. It counts a
     pattern that occurs k times more as k * k; `shared` counts it as k.
     """
 
@@ -150,7 +150,7 @@ class Contents(NamedTuple):
         return cls(running, values)
 
     def similarity(self, first: Times, last: Times) -> NDArray[np.float64]:
-        """Return how similar each part [first, last) is to the typical part: 1 if both have the same patterns."""
+        """Return how similar each stretch [first, last) is to the typical stretch: 1 if both have the same patterns."""
         sums = (self.running[last] - self.running[first]).astype(np.float64)
         length = last - first
         differing = ((sums - np.median(sums, axis=0)) ** 2).mean(axis=1)
@@ -158,9 +158,9 @@ class Contents(NamedTuple):
         return similarity
 
     def shared(self, first: Times, last: Times) -> NDArray[np.float64] | None:
-        """Return the share of patterns that each part [first, last) has in common with the typical part.
+        """Return the share of patterns that each stretch [first, last) has in common with the typical stretch.
 
-        None if the parts are so many, and of so many patterns, that counting takes long.
+        None if the stretches are so many, and of so many patterns, that counting takes long.
         """
         last = np.minimum(last, len(self.values))
         kinds, code = np.unique(self.values, return_inverse=True)
@@ -189,7 +189,7 @@ GOOD_QUALITY, POOR_QUALITY = 0.9, 0.4
 # See _is_step_of: repetitions of the inner level in the outer, fewer where the inner one has few launches, share of its
 # score, share that talks to the host.
 MIN_NESTED, MIN_GROUPED, MIN_NESTED_SCORE, MIN_TALKING = 10, 4, 0.8, 0.9
-MAX_SHORT = 4  # a period of so few launches may be part of an iteration
+MAX_SHORT = 4  # a period of so few launches may be less than an iteration
 NO_KERNEL = -1
 
 
@@ -228,10 +228,10 @@ class PeriodLevel(NamedTuple):
 def repeating_levels(sequence: LaunchSequence) -> list[PeriodLevel]:
     """Return the levels at which the sequence repeats, shortest period first.
 
-    A long sequence is searched in its middle first, and in a larger part if it does not repeat there often enough.
+    A long sequence is searched in its middle first, and in more of it if it does not repeat there often enough.
     """
     for size in SAMPLES:
-        levels = _levels_of_part(sequence, _middle(len(sequence.symbol), size))
+        levels = _levels_within(sequence, _middle(len(sequence.symbol), size))
         if size >= len(sequence.symbol) or any(
             level.score >= MIN_STRICT_SCORE and len(level.places) >= MIN_NESTED for level in levels
         ):
@@ -239,13 +239,13 @@ def repeating_levels(sequence: LaunchSequence) -> list[PeriodLevel]:
     return levels
 
 
-def _levels_of_part(sequence: LaunchSequence, part: slice) -> list[PeriodLevel]:
-    hashes = pattern_hashes(sequence.symbol[part])
-    anchors = list(regular_anchors(hashes, sequence.gpu_ns[part]))
+def _levels_within(sequence: LaunchSequence, stretch: slice) -> list[PeriodLevel]:
+    hashes = pattern_hashes(sequence.symbol[stretch])
+    anchors = list(regular_anchors(hashes, sequence.gpu_ns[stretch]))
     contents = {length: Contents.from_hashes(hashes, length) for length in {MIN_CONTENT, content_length(hashes)}}
-    weight = _weights(sequence, part)
-    talks, computes = (np.append(0, np.cumsum(values[part])) for values in (sequence.talks, sequence.computes))
-    kernels = np.where(sequence.computes, sequence.symbol, NO_KERNEL)[part], sequence.gpu_ns[part]
+    weight = _weights(sequence, stretch)
+    talks, computes = (np.append(0, np.cumsum(values[stretch])) for values in (sequence.talks, sequence.computes))
+    kernels = np.where(sequence.computes, sequence.symbol, NO_KERNEL)[stretch], sequence.gpu_ns[stretch]
     for tolerance in (STRICT, LOOSE):
         levels = [_level(anchor, contents, weight, talks, computes, kernels, tolerance) for anchor in anchors]
         levels += [
@@ -264,9 +264,9 @@ def _middle(count: int, size: int) -> slice:
     return slice(first, first + size)
 
 
-def _weights(sequence: LaunchSequence, part: slice) -> NDArray[np.float64]:
+def _weights(sequence: LaunchSequence, stretch: slice) -> NDArray[np.float64]:
     """Return the running share of the launches and of their GPU time, half each."""
-    gpu_ns = sequence.gpu_ns[part]
+    gpu_ns = sequence.gpu_ns[stretch]
     total = max(int(gpu_ns.sum()), 1)
     return np.concatenate([np.zeros(1), np.cumsum(gpu_ns / total + 1 / len(gpu_ns)) / 2])
 
@@ -313,7 +313,7 @@ def _level(
 
 
 def _kernel_times(kind: Times, gpu_ns: Times, first: Times, last: Times) -> Mapping[int, int]:
-    """Return the GPU time in ns of each kind of kernel in the middle one of the parts [first, last)."""
+    """Return the GPU time in ns of each kind of kernel in the middle one of the stretches [first, last)."""
     if len(first) == 0:
         return {}
     middle = slice(int(first[len(first) // 2]), int(last[len(first) // 2]))

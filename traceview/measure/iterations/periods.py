@@ -72,16 +72,16 @@ def find_loops(sequence: LaunchSequence, training: bool | None = None) -> tuple[
     if period is None:
         return None, []
     loops, count, gpu_ns = [period], len(sequence.symbol), int(sequence.gpu_ns.sum())
-    parts = [(0, int(period.first[0])), (int(period.last[-1]), count)]
-    while parts:
-        begin, stop = parts.pop()
-        part = sequence.part(begin, stop)
-        if int(part.gpu_ns.sum()) <= MIN_LOOP * gpu_ns:
+    stretches = [(0, int(period.first[0])), (int(period.last[-1]), count)]
+    while stretches:
+        begin, stop = stretches.pop()
+        launches = sequence.between(begin, stop)
+        if int(launches.gpu_ns.sum()) <= MIN_LOOP * gpu_ns:
             continue
-        loop, _ = find_periods(part, training)
+        loop, _ = find_periods(launches, training)
         if loop is not None:
             loop = loop._replace(first=loop.first + begin, last=loop.last + begin)
-            parts += [(begin, int(loop.first[0])), (int(loop.last[-1]), stop)]
+            stretches += [(begin, int(loop.first[0])), (int(loop.last[-1]), stop)]
             loops.append(loop)
     loops.sort(key=lambda loop: int(loop.first[0]))
     first, last, start, end = (
@@ -137,7 +137,7 @@ def _cut_into_iterations(sequence: LaunchSequence, level: PeriodLevel) -> Period
 def _confidence(sequence: LaunchSequence, level: PeriodLevel, first: Times, last: Times) -> float:
     """Return the confidence, 0 to 1, that the repetitions are iterations: few, unequal or short ones may not be.
 
-    Few repetitions in a small part of the run prove less than as many that are the run.
+    Few repetitions in a small share of the run prove less than as many that are the run.
     """
     short = level.length <= MAX_SHORT and not sequence.graph[first[0] : last[0]].any()
     outside = (1 - level.score) * DOUBT_OUTSIDE * (2 if short else 1)
@@ -324,8 +324,8 @@ def _iteration_ends(sequence: LaunchSequence, last: Times, pause: int) -> Times:
 def period_name(sequence: LaunchSequence, first: int, last: int) -> str:
     """Return a readable name for a period: its number of launches, and the operation with the most GPU time."""
     own = [sequence.names[code] for code in sequence.name[first:last].tolist()]
-    part = pl.DataFrame({"name": own, "gpu_ns": sequence.gpu_ns[first:last]})
-    totals = part.group_by("name").agg(pl.col("gpu_ns").sum()).sort(["gpu_ns", "name"], descending=[True, False])
+    launches = pl.DataFrame({"name": own, "gpu_ns": sequence.gpu_ns[first:last]})
+    totals = launches.group_by("name").agg(pl.col("gpu_ns").sum()).sort(["gpu_ns", "name"], descending=[True, False])
     count = last - first
     return f"period of {count} launch{'' if count == 1 else 'es'} ({totals['name'][0]})"
 

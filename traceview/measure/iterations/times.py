@@ -1,4 +1,4 @@
-"""The time of iterations: how long each takes, and the parts of it.
+"""The time of iterations: how long each takes, and what fills it.
 
 How long an iteration takes is measured on the host, or on the GPU where the host runs ahead (docs/definitions.md
 "Iterations").
@@ -89,10 +89,10 @@ def _work_lengths(trace: Trace, device: Activity, start: Times, end: Times) -> I
     yield "compute", compute.length_between(start, end)
     yield "communication", intervals.covered_length(device.communication, start, end)
     for name, union in overlappable.items():
-        parts = intervals.parts_in_queries(union, start, end)
-        hidden = compute.length_between(parts.start, parts.end)
+        pieces = intervals.parts_in_queries(union, start, end)
+        hidden = compute.length_between(pieces.start, pieces.end)
         exposed = np.zeros(len(start), np.int64)
-        np.add.at(exposed, parts.query, parts.end - parts.start - hidden)
+        np.add.at(exposed, pieces.query, pieces.end - pieces.start - hidden)
         yield f"exposed_{name}", exposed
 
 

@@ -93,7 +93,7 @@ def _figures(count: int, ns: int, low: int, high: int, total: int) -> dict[str, 
 
 
 def rounded_share(ns: int, total: int) -> float:
-    """Return a part of a total, rounded as all kernel figures are; 0 if the total is 0."""
+    """Return a share of a total, rounded as all kernel figures are; 0 if the total is 0."""
     return round(ns / total, DIGITS) if total else 0.0
 
 

@@ -171,8 +171,8 @@ def _words(functions: pl.Series) -> pl.Series:
     kernel and sum.
     """
     words = functions.str.strip_prefix("void ").str.replace_all("<unnamed>::", "", literal=True)
-    for pattern, parts in WORD_ENDS:
-        words = words.str.replace_all(pattern, parts)
+    for pattern, spaced in WORD_ENDS:
+        words = words.str.replace_all(pattern, spaced)
     return (" < " + words.str.to_lowercase() + " > ").str.replace_all(r"\s+", " ")
 
 
