@@ -154,9 +154,10 @@ def table(folder: Path) -> None:
     """Print what both say about each program."""
     for number, name in enumerate(PROGRAMS):
         verdict = json.loads((folder / f"{number}.json").read_text())["verdict"]
-        words = [sys.executable, "-m", "traceview", "analyze", str(folder / f"{number}.sqlite"), "--format", "json"]
+        words = [sys.executable, "-m", "traceview", "analyze", str(folder / f"{number}.sqlite")]
+        words += ["--no-html", "--quiet", "--json", "-"]
         found = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
-        findings = [(row["rule"], row.get("title")) for row in found["findings"][:3]]
+        findings = [(row["id"], row.get("title")) for row in found["findings"][:3]]
         share = "" if verdict["lost_percent"] is None else f" {verdict['lost_percent']:.0f}%"
         print(f"{name}: diagnose {verdict['bound']}{share} ({verdict['because']}); traceview {findings}")
 

@@ -67,8 +67,24 @@ def killed(words: list[str], folder: Path, after: int) -> None:
     end = time.monotonic() + TIMEOUT_S
     while process.poll() is None and time.monotonic() < end and max(losses(folder), default=-1) < after:
         time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGKILL)
+    kill(process)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a program and the processes that it started at once. torchrun starts each rank in a session of its own."""
+    parents = {int(stat.parent.name): parent(stat) for stat in Path("/proc").glob("[0-9]*/stat")}
+    ranks = [pid for pid, above in parents.items() if above == process.pid and os.getpgid(pid) == pid]
+    for group in (process.pid, *ranks):
+        os.killpg(group, signal.SIGKILL)
     process.communicate()
+
+
+def parent(stat: Path) -> int | None:
+    """Return the process that started another, from the other's file in /proc; None if it has ended."""
+    try:
+        return int(stat.read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
 
 
 def compared(name: str, steps: int, kills: int, seed: int) -> dict[str, Any]:

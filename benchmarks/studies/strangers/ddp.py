@@ -33,7 +33,7 @@ dist.barrier()  # all ranks have read the checkpoint before the next one is writ
 
 def batches():
     """Yield the batches of this rank, epoch after epoch."""
-    epoch = run.step // len(loader)
+    epoch = max(run.step - 1, 0) // len(loader)  # after the last batch of an epoch, its loader has none left
     while True:
         sampler.set_epoch(epoch)
         yield from loader

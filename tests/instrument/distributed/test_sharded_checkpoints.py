@@ -18,7 +18,7 @@ from instrument.distributed.wrap import wrap  # noqa: E402
 from instrument.errors import InstrumentError  # noqa: E402
 from instrument.trainer.learner import Learner  # noqa: E402
 from tests.instrument import ranks  # noqa: E402
-from tests.instrument.distributed.test_checkpoints import CONFIG, CPU  # noqa: E402
+from tests.instrument.distributed.test_checkpoints import CONFIG, CPU, TWO_GPUS  # noqa: E402
 from tests.instrument.loaders import build_loader  # noqa: E402
 from tests.instrument.models.tiny import build  # noqa: E402
 
@@ -30,16 +30,18 @@ class Run:
         torch.manual_seed(100 * seed + world.rank)
         distributed = Distributed(shard=world.size > 1)
         self.config = replace(CONFIG, checkpoint=Checkpoint(folder, keep=2, sharded=True), distributed=distributed)
-        model = wrap(build(CONFIG.model, CONFIG.data, CPU), distributed, world, CPU)
+        self.device = torch.device(world.device_type, world.local_rank) if world.device_type == "cuda" else CPU
+        model = wrap(build(CONFIG.model, CONFIG.data, self.device), distributed, world, self.device)
         self.world, self.lines = world, list[str]()
-        self.learner = Learner(model, CONFIG.training, 6, CPU)
+        self.learner = Learner(model, CONFIG.training, 6, self.device)
         self.parts = checkpoint_parts(self.learner, world, shared=False)
         self.checkpoints = shared_checkpoints(self.config, world, self.lines.append)
 
     def train(self, first: int, last: int) -> Run:
         batches = iter(build_loader(self.config, rank=self.world.rank, world=self.world.size, start=Position(0, first)))
         for _ in range(first, last):
-            self.learner.backward(self.learner.forward(next(batches)))
+            batch = {name: value.to(self.device) for name, value in next(batches).items()}
+            self.learner.backward(self.learner.forward(batch))
             self.learner.update()
         return self
 
@@ -57,16 +59,16 @@ def sharded(world: World, folder: Path) -> Any:
         first.checkpoints.confirm(step)
         saved = first.weights()
     first.train(3, 4)  # while the last checkpoint is written
-    draw = torch.rand(2)
+    draw = torch.rand(2, device=first.device)
     unbroken = first.weights()
     first.checkpoints.close()
     second = Run(world, folder / "run", seed=2)
-    resumed = second.checkpoints.start("latest", second.parts)
+    resumed = second.checkpoints.start("latest", second.parts, second.device)
     assert resumed is not None
     assert (resumed.step, resumed.loss, resumed.extra) == (3, 0.5, {"position": [0, 3]})
     second.train(3, 4)
     torch.testing.assert_close(second.weights(), unbroken, rtol=0, atol=0)
-    assert torch.equal(torch.rand(2), draw)
+    assert torch.equal(torch.rand(2, device=second.device), draw)
     assert second.learner.schedule.step_count == 4
     assert second.checkpoints.emergency(4, second.parts, ValueError("broken")) is None
     path = second.checkpoints.emergency(4, second.parts, "SIGTERM", extra={"position": [0, 4]})
@@ -86,6 +88,22 @@ def test_last_checkpoints_are_kept(two: tuple[Path, list[Any]]) -> None:
     for _saved, lines, path in results:
         assert path == folder / "step-00000004"
         assert [line.partition(":")[0] for line in lines] == ["no emergency checkpoint at step 4"]
+
+
+@pytest.fixture(scope="module")
+def two_gpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
+    folder = tmp_path_factory.mktemp("sharded-gpus")
+    return folder / "run", ranks.run([sharded], folder, device="cuda")["sharded"]
+
+
+@pytest.mark.gpu
+@TWO_GPUS
+def test_two_gpus_resume_bit_for_bit_and_one_process_continues(two_gpus: tuple[Path, list[Any]]) -> None:
+    folder, ((saved, _lines, path), _) = two_gpus
+    assert path == folder / "step-00000004"
+    alone = Run(World(device_type="cuda"), folder, seed=3)
+    assert alone.checkpoints.start(str(folder / "step-00000003"), alone.parts, alone.device) is not None
+    torch.testing.assert_close(alone.weights(), saved, rtol=0, atol=0, check_device=False)
 
 
 def test_one_process_continues_the_run_of_two(two: tuple[Path, list[Any]]) -> None:
