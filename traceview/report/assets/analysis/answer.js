@@ -36,9 +36,7 @@ function showSentence() {
   byId("answer-title").replaceChildren(...prose(page.answer));
   const [first, ...others] = page.answer_basis;
   const more = others.map((text) => softLine(text));
-  byId("basis").replaceChildren(
-    more.length ? el("details", {}, el("summary", { text: first }), ...more) : el("p", { text: first }),
-  );
+  byId("basis").replaceChildren(more.length ? el("details", el("summary", first), ...more) : el("p", first));
 }
 
 function showDevices() {
@@ -48,8 +46,7 @@ function showDevices() {
   byId("figures").replaceChildren(
     el(
       "details",
-      {},
-      el("summary", { text: `The figures of ${devices.length} GPUs` }),
+      el("summary", `The figures of ${devices.length} GPUs`),
       ...devices.flatMap((device, at) => deviceFigures(device, at < MAX_BARS ? null : deviceBar(device))),
     ),
   );
@@ -60,13 +57,7 @@ function deviceLine(device) {
   const view = coveredView(device);
   const compute = view.parts.find(({ look }) => look === "compute")?.ns ?? 0;
   const words = view.window_ns ? `${percent(compute, view.window_ns)} compute` : "no work";
-  return el(
-    "div",
-    { class: "device-line" },
-    el("b", { text: device.id }),
-    deviceBar(device),
-    el("span", { text: words }),
-  );
+  return el("div.device-line", el("b", device.id), deviceBar(device), el("span", words));
 }
 
 // The parts of all devices, from the smallest share to the largest.
@@ -78,8 +69,7 @@ function sharedParts(devices) {
     return { look, word, least: Math.min(...shares), most: Math.max(...shares) };
   });
   return el(
-    "ul",
-    { class: "parts" },
+    "ul.parts",
     ...rows
       .filter(({ most }) => most >= LITTLE)
       .map(({ look, word, least, most }) => {
@@ -129,13 +119,12 @@ function deviceFigures(device, bar) {
   const covered = `${duration(whole)} ${view.covers}${part ? ` (${part})` : ""}`;
   return [
     el(
-      "div",
-      { class: "device-head" },
-      el("b", { text: device.id }),
-      el("span", { class: "soft", text: device.name }),
-      el("span", {}, whole ? covered : `no work ${view.covers}`),
-      el("span", {}, `busy ${percent(view.busy_ns, whole)}`),
-      el("span", {}, `idle ${percent(view.idle_ns, whole)} in ${countText(view.gap_count)} gaps`),
+      "div.device-head",
+      el("b", device.id),
+      el("span.soft", device.name),
+      el("span", whole ? covered : `no work ${view.covers}`),
+      el("span", `busy ${percent(view.busy_ns, whole)}`),
+      el("span", `idle ${percent(view.idle_ns, whole)} in ${countText(view.gap_count)} gaps`),
     ),
     ...(bar ? [bar] : []),
     partsList(device, view),
@@ -149,13 +138,12 @@ function partsList(device, view) {
     return partItem(look, word, percent(ns, whole), { title, more: duration(ns) });
   };
   const little = parts.filter((part) => part.ns < LITTLE * whole);
-  const items = el("ul", { class: "parts" }, ...parts.filter((part) => !little.includes(part)).map(item));
+  const items = el("ul.parts", ...parts.filter((part) => !little.includes(part)).map(item));
   const options = { class: "rest", title: "Show these kernels" };
   items.firstChild?.after(
     ...familiesOf(view).map(({ family, word, ns }) =>
       el(
-        "li",
-        { class: "family" },
+        "li.family",
         actionButton(`${word} ${percent(ns, whole)}`, options, () => showFamily(device.id, family)),
       ),
     ),
@@ -165,7 +153,7 @@ function partsList(device, view) {
     const sum = little.reduce((ns, part) => ns + part.ns, 0);
     const text = `+ ${little.length} below 1%, ${duration(sum)} in total`;
     const more = restButton(text, () => more.parentElement?.replaceWith(...little.map(item)));
-    items.append(el("li", {}, more));
+    items.append(el("li", more));
   }
   return items;
 }
@@ -187,13 +175,12 @@ function findingCard(finding) {
     "li",
     { class: "card " + finding.severity },
     findingTitle(finding, share, " "),
-    el("p", {}, ...prose(finding.remedy || firstSentence(finding.advice))),
+    el("p", ...prose(finding.remedy || firstSentence(finding.advice))),
     el(
       "details",
-      {},
-      el("summary", {}, ...gainWords(finding), el("span", { class: "link", text: "why, and how" })),
+      el("summary", ...gainWords(finding), el("span.link", "why, and how")),
       findingCost(finding),
-      el("p", {}, ...prose(finding.advice)),
+      el("p", ...prose(finding.advice)),
       codeSnippet(finding.code, Infinity),
     ),
   );
@@ -213,28 +200,27 @@ function firstSentence(text) {
 export function findingTitle(finding, ...before) {
   const [worst] = finding.evidence;
   const content = [...before, ...prose(finding.title)];
-  if (!worst) return el("span", { class: "goto" }, ...content);
+  if (!worst) return el("span.goto", ...content);
   const title = `${finding.title.replaceAll("`", "")}: show the worst place in the timeline`;
   return actionButton(content, { class: "goto", title }, () => showPlace(worst));
 }
 
 export function findingCost(finding) {
-  const parts = [el("span", { class: "tone", text: finding.severity }), " · "];
+  const parts = [el("span.tone", finding.severity), " · "];
   parts.push(
     el("b", { title: gainTitle(finding), text: gainShare(finding) }),
     ` · it cost ${duration(finding.cost_ns)}`,
   );
   if (finding.per_iteration_ns !== null) parts.push(`, ${duration(finding.per_iteration_ns)} per iteration`);
-  if (finding.device && page.devices.length > 1)
-    parts.push(" · ", el("span", { class: "whole", text: finding.device }));
-  if (finding.unsure_because) parts.push(el("span", { class: "soft", text: ` · Unsure: ${finding.unsure_because}` }));
-  return el("p", { class: "price" }, ...parts);
+  if (finding.device && page.devices.length > 1) parts.push(" · ", el("span.whole", finding.device));
+  if (finding.unsure_because) parts.push(el("span.soft", ` · Unsure: ${finding.unsure_because}`));
+  return el("p.price", ...parts);
 }
 
 // What the remedy would give.
 export function findingGain(finding) {
   const words = gainWords(finding);
-  return words.length ? el("p", {}, ...words) : null;
+  return words.length ? el("p", ...words) : null;
 }
 
 function gainWords(finding) {
@@ -242,7 +228,7 @@ function gainWords(finding) {
   if (gain.source !== "predicted") return [];
   const after = timeRange(gain.of_ns - gain.high_ns, gain.of_ns - gain.low_ns);
   const words = `${duration(gain.of_ns)} → ${duration(gain.of_ns - gain.ns)} (${after})`;
-  return [el("span", { class: "prediction", title: gainTitle(finding) }, el("b", { text: "Predicted: " }), words), " "];
+  return [el("span", { class: "prediction", title: gainTitle(finding) }, el("b", "Predicted: "), words), " "];
 }
 
 // Shows the first lines of code; a button shows the rest.
@@ -257,5 +243,5 @@ export function codeSnippet(text, lines) {
     more.remove();
     shown.focus();
   });
-  return el("div", { class: "snippet" }, shown, more);
+  return el("div.snippet", shown, more);
 }

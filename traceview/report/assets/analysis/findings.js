@@ -10,7 +10,7 @@ const SHOWN_FRAMES = 4;
 export function showFindings() {
   const found = page.findings.map(findingArticle);
   byId("findings-title").textContent = ["All findings", coverWords()].filter(Boolean).join(", ");
-  byId("all").replaceChildren(...(found.length ? found : [el("p", { text: "No finding: nothing cost GPU time." })]));
+  byId("all").replaceChildren(...(found.length ? found : [el("p", "No finding: nothing cost GPU time.")]));
 }
 
 // Where the host was: the program's line and what it calls; the tip has all callers.
@@ -28,20 +28,19 @@ function findingArticle(one) {
   const places = one.evidence.map((place) =>
     el(
       "li",
-      {},
       actionButton(prose(place.text), {}, () => showPlace(place)),
     ),
   );
   return el(
     "article",
     { class: "finding " + one.severity, "data-finding": one.id },
-    el("h3", {}, findingTitle(one)),
+    el("h3", findingTitle(one)),
     findingCost(one),
     findingGain(one),
     stackLine(one.host),
-    el("p", {}, ...prose(one.advice)),
+    el("p", ...prose(one.advice)),
     codeSnippet(one.code, 12),
     places.length ? softLine("Worst places (click to show in the timeline):") : null,
-    places.length ? el("ul", { class: "places" }, ...places) : null,
+    places.length ? el("ul.places", ...places) : null,
   );
 }

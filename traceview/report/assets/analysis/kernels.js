@@ -26,7 +26,7 @@ export async function showKernels() {
     const lacks = devices.length
       ? `The capture has no single kernels ${coverWords()}`
       : "This page has no kernel tables";
-    const none = el("p", { text: `${lacks.trim()}${devices.length ? "" : " (see Notes)"}.` });
+    const none = el("p", `${lacks.trim()}${devices.length ? "" : " (see Notes)"}.`);
     byId("kernel-tables").replaceChildren(...(all.length ? all.map(kernelTable) : [none]));
   };
   draw();
@@ -45,7 +45,7 @@ function kernelTable(kernels) {
   const name = kernels.device;
   const state = states.get(name) ?? { by: "shape", sort: "total", down: true, filter: "" };
   states.set(name, state);
-  const place = el("div", {});
+  const place = el("div");
   const status = el("span", { class: "soft", role: "status" });
   const grouping = () => kernels.groupings.find(({ by }) => by === state.by) ?? kernels.groupings[0];
   const draw = () => {
@@ -61,12 +61,10 @@ function kernelTable(kernels) {
   };
   draw();
   return el(
-    "div",
-    { class: "kernels" },
+    "div.kernels",
     el(
-      "div",
-      { class: "bar" },
-      page.devices.length > 1 ? el("b", { text: name }) : null,
+      "div.bar",
+      page.devices.length > 1 ? el("b", name) : null,
       groupMenu(kernels, grouping().by, (by) => {
         Object.assign(state, { by, sort: "total", down: true });
         draw();
@@ -76,8 +74,8 @@ function kernelTable(kernels) {
         draw();
       }),
       status,
-      el("span", { class: "spacer" }),
-      el("span", { class: "soft", text: kernels.covers }),
+      el("span.spacer"),
+      el("span.soft", kernels.covers),
     ),
     place,
   );
@@ -87,12 +85,9 @@ function groupMenu({ device, groupings }, chosen, choose) {
   const options = groupings.map(({ by }) =>
     el("option", { value: by, text: groupingWord({ by }), selected: by === chosen }),
   );
-  const menu = el("select", {
-    "aria-label": `Group the kernels on ${device} by`,
-    onchange: () => choose(menu.value),
-  });
+  const menu = el("select", { "aria-label": `Group the kernels on ${device} by`, onchange: () => choose(menu.value) });
   menu.append(...options);
-  return el("label", {}, "By ", menu);
+  return el("label", "By ", menu);
 }
 
 function filterField(device, text, choose) {

@@ -2,7 +2,7 @@
 import { repaintCharts } from "../charts/chart.js";
 import { loadCharts } from "../charts/charts.js";
 import { showIterations } from "../charts/iterations.js";
-import { busyTime, chunks, eventCount, inflateElement, inflateText } from "../core/columns.js";
+import { chunks, eventCount, inflateElement, inflateText } from "../core/columns.js";
 import { byId, drawnFrame, nextTask, queryAll } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { watchTheme } from "../core/palette.js";
@@ -13,7 +13,7 @@ import { drawn } from "../timeline/draw.js";
 import { watchHover } from "../timeline/hover.js";
 import { watchKeys } from "../timeline/keys.js";
 import { startLegend } from "../timeline/legend.js";
-import { marksIn, visibleSources } from "../timeline/levels.js";
+import { marksIn } from "../timeline/levels.js";
 import { watchOverview } from "../timeline/overview.js";
 import { watchExport } from "../timeline/picture.js";
 import { watchEvents } from "../timeline/events.js";
@@ -86,21 +86,7 @@ async function start() {
   for (const watch of [watchKeys, watchPointer, watchHover, watchSearch, watchExport, watchOverview, watchEvents])
     watch();
   requestAnimationFrame(() => requestAnimationFrame(() => performance.mark("useful"))); // after the first paint
-  window.traceview = {
-    view,
-    drawn,
-    board,
-    page,
-    chunks,
-    selected,
-    area,
-    linked,
-    setView,
-    marksIn,
-    visibleSources,
-    eventCount,
-    busyTime,
-  };
+  window.traceview = { view, drawn, board, page, selected, area, linked, setView, marksIn, eventCount };
   document.documentElement.dataset.drawn = "true";
   await domReady();
   for (const show of [() => followCover(showFindings), showIterations, showTables, showNotes, showKernels]) {

@@ -23,9 +23,9 @@ export function showStrip() {
   const words = `mean ${duration(found.time_ns)} · median ${duration(median)} · 95% below ${duration(p95)}`,
     label = `${countText(found.count)} iterations by their length: ${words}`;
   byId("strip").replaceChildren(
-    el("span", { text: words }),
+    el("span", words),
     el("span", { class: "spark", role: "img", "aria-label": label }, ...bars),
-    ...found.kinds.map((kind, at) => el("span", {}, swatch(`series-${at}`), " " + kind.words)),
+    ...found.kinds.map((kind, at) => el("span", swatch(`series-${at}`), " " + kind.words)),
   );
 }
 

@@ -10,7 +10,7 @@ export function showTables() {
   const [long, short] = [true, false].map((wanted) =>
     shown.filter(({ rows }) => rows.length > FIRST_ROWS === wanted).map(declaredSection),
   );
-  const flow = el("div", { class: "flow" });
+  const flow = el("div.flow");
   followCover(() => flow.replaceChildren(...idleSections(), ...short));
   byId("tables-inner").replaceChildren(flow, ...long);
 }
@@ -22,7 +22,7 @@ const FIRST_ROWS = 24;
 
 // A table as its measure declares it: titles, units and rows come from Python.
 function declaredSection(declared) {
-  if (declared.not_measured) return headedSection({}, declared.title, null, el("p", { text: declared.not_measured }));
+  if (declared.not_measured) return headedSection({}, declared.title, null, el("p", declared.not_measured));
   const { title, note, columns, rows } = declared;
   const cut = `The first ${countText(rows.length)} of ${countText(declared.row_count)} rows; --json writes all of them.`;
   return headedSection(
@@ -41,19 +41,12 @@ function declaredSection(declared) {
 
 export function showNotes() {
   byId("lacks").replaceChildren(
-    page.notes.length
-      ? el("ul", { class: "notes" }, ...page.notes.map(noteItem))
-      : el("p", { text: "No gaps in the data." }),
+    page.notes.length ? el("ul.notes", ...page.notes.map(noteItem)) : el("p", "No gaps in the data."),
   );
   byId("foot").textContent =
     "Times count from the first event of the capture. In the bars each nanosecond counts once, in this order: compute, communication, copies, memset. In the tables, copies and communication are compared with compute only.";
 }
 
 function noteItem({ text, affects }) {
-  return el(
-    "li",
-    {},
-    ...prose(text),
-    affects.length ? el("span", { class: "soft", text: ` Affects: ${affects.join(", ")}.` }) : null,
-  );
+  return el("li", ...prose(text), affects.length ? el("span.soft", ` Affects: ${affects.join(", ")}.`) : null);
 }

@@ -18,15 +18,9 @@ export function showWhatIf() {
       ),
     );
   byId("changes").replaceChildren(
-    el("legend", { class: "soft", text: "Changes, with the gain of each alone" }),
+    el("legend.soft", "Changes, with the gain of each alone"),
     ...alone.map((row, at) =>
-      el(
-        "label",
-        { title: row.note },
-        boxes[at],
-        el("span", { text: row.title }),
-        el("b", { text: gainOf(found, row) }),
-      ),
+      el("label", { title: row.note }, boxes[at], el("span", row.title), el("b", gainOf(found, row))),
     ),
   );
   byId("changes").addEventListener("change", show);
@@ -47,17 +41,14 @@ function outcome(found, chosen) {
   if (!row)
     return [
       ...now,
-      el("p", {
-        text: `Not computed: only the best ${found.combined} changes are combined, as far as they fit each other.`,
-      }),
+      el("p", `Not computed: only the best ${found.combined} changes are combined, as far as they fit each other.`),
     ];
   return [
     ...now,
     ...pathBar("then", row.ns, row.path, found.base_ns),
     el(
       "p",
-      {},
-      el("b", { text: `${duration(found.base_ns)} → ${duration(row.ns)}, ${gainOf(found, row)}` }),
+      el("b", `${duration(found.base_ns)} → ${duration(row.ns)}, ${gainOf(found, row)}`),
       ` (${timeRange(row.low, row.high)})`,
     ),
     softLine(row.note),
@@ -71,7 +62,7 @@ function pathBar(name, ns, path, base) {
   const bar = partsBar(`Critical path ${name}`, parts, share);
   bar.style.width = `${Math.min(100, (100 * ns) / base)}%`;
   return [
-    el("div", { class: "path" }, el("span", { text: `${name} ${duration(ns)}` }), el("div", {}, bar)),
-    el("ul", { class: "parts" }, ...parts.slice(0, 5).map((part) => partItem(part.look, part.word, share(part.ns)))),
+    el("div.path", el("span", `${name} ${duration(ns)}`), el("div", bar)),
+    el("ul.parts", ...parts.slice(0, 5).map((part) => partItem(part.look, part.word, share(part.ns)))),
   ];
 }

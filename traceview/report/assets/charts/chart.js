@@ -21,7 +21,7 @@ async function runLibrary() {
   const done = new Promise((resolve, reject) => Object.assign(script, { onload: resolve, onerror: reject }));
   document.head.append(script);
   // Some browsers apply hashes to inline scripts alone.
-  await done.catch(async () => document.head.append(el("script", { text: await code.text() })));
+  await done.catch(async () => document.head.append(el("script", await code.text())));
   URL.revokeObjectURL(options.src);
 }
 
@@ -58,8 +58,8 @@ export function chartSection(spec) {
   return el(
     "section",
     { class: "figure", id: spec.id },
-    el("div", { class: "figure-head" }, el("h2", { text: spec.heading }), el("span", { class: "spacer" }), tabled, png),
-    el("div", { class: "notes-place" }, chart.status, softLine(spec.note)),
+    el("div.figure-head", el("h2", spec.heading), el("span.spacer"), tabled, png),
+    el("div.notes-place", chart.status, softLine(spec.note)),
     stage,
     behind,
   );

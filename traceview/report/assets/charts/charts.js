@@ -28,7 +28,7 @@ export async function loadCharts() {
       return [
         placeChart(device, on),
         ...rangeTree(device, on),
-        el("div", { class: "grid" }, gapSection(device, on), copyChart(device, on), streamSection(device, on)),
+        el("div.grid", gapSection(device, on), copyChart(device, on), streamSection(device, on)),
       ].filter(Boolean);
     }),
   );

@@ -25,13 +25,13 @@ export function gapSection(device, on) {
     heading = "Idle gaps by length" + on;
   if (!gaps.length) return null;
   const causes = Object.keys(page.cause_words).filter((cause) => gaps.some((gap) => gap.causes[cause]));
-  const looks = causes.map((cause) => el("li", {}, swatch("idle_" + cause), lookWord("idle_" + cause)));
+  const looks = causes.map((cause) => el("li", swatch("idle_" + cause), lookWord("idle_" + cause)));
   const open = (gap) => openGaps(device.id, gap);
   return headedSection(
     { class: "figure", id: fieldName("chart gaps " + device.id) },
     heading,
     "The total time of the gaps of each length. A click on a row shows its longest gap.",
-    el("ul", { class: "looks" }, ...looks),
+    el("ul.looks", ...looks),
     table(heading, gapColumns(gaps, causes, open), gaps, Infinity, { open }),
   );
 }

@@ -20,7 +20,7 @@ function iterationWord(part) {
 export function showIterations() {
   const found = page.iterations;
   const each = byId("each");
-  if ("not_measured" in found) return each.replaceChildren(el("p", { text: found.not_measured }));
+  if ("not_measured" in found) return each.replaceChildren(el("p", found.not_measured));
   const aside = found.skipped ? `; ${found.skipped} skipped (${found.skipped_why})` : "";
   const origin = found.source === "range" ? found.range : `${found.range}, found without ranges`;
   const also = found.candidates.map(
@@ -32,7 +32,7 @@ export function showIterations() {
     (also.length ? ` Also repeating: ${also.join(", ")}.` : "");
   each.replaceChildren(
     softLine(text),
-    el("div", { class: "iterations" }, el("div", { id: "bars", class: "figure" }), spreadTable(found)),
+    el("div.iterations", el("div", { id: "bars", class: "figure" }), spreadTable(found)),
   );
 }
 
@@ -63,14 +63,14 @@ export function showIterationChart(found) {
   const most =
     Math.max(...bars.filter(({ skipped }) => !skipped).map(({ ns }) => ns), 0) || Math.max(...bars.map(({ ns }) => ns));
   const group = { title: "Iteration", words: "iterations", places: bars.map(({ place }) => place) };
-  const looks = parts.map((part) => el("li", {}, swatch(iterationLook(part)), iterationWord(part)));
+  const looks = parts.map((part) => el("li", swatch(iterationLook(part)), iterationWord(part)));
   const grouped = found.bars.some(({ count }) => count > 1) ? "the average of consecutive iterations" : "an iteration";
   const each = el("details", { ontoggle: () => each.children.length < 2 && each.append(iterationTable(found)) });
-  each.append(el("summary", { text: "Every iteration" }));
+  each.append(el("summary", "Every iteration"));
   byId("bars").replaceChildren(
-    el("h3", { text: "What each iteration was made of" }),
+    el("h3", "What each iteration was made of"),
     softLine(`Each bar is ${grouped}; the highest counted one is ${duration(most)}. A click shows it in the timeline.`),
-    el("ul", { class: "looks" }, ...looks),
+    el("ul.looks", ...looks),
     el(
       "div",
       { class: "columns", onkeydown: moveFocus },

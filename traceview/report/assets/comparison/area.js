@@ -21,10 +21,9 @@ export function showArea() {
   const where = `${duration(to - from)}, ${timeRange(from, to)} after the start of the iteration`;
   place.replaceChildren(
     ...others.flatMap((sums, at) => [
-      el("h3", { text: `A: ${captures[0].file}, B: ${captures[at + 1].file}: ${where}` }),
+      el("h3", `A: ${captures[0].file}, B: ${captures[at + 1].file}: ${where}`),
       el(
-        "div",
-        { class: "area" },
+        "div.area",
         ...TABLES.map(({ name, head, counted }) =>
           sumsTable(head, base[name], sums[name], { name, length: to - from, counted }),
         ).filter(Boolean),

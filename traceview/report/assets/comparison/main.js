@@ -22,13 +22,13 @@ function showTexts() {
   byId("facts").textContent = content.how;
   for (const other of against) {
     const name = against.length > 1 ? `${other.file}: ` : "";
-    const verdict = el("b", { text: other.verdict });
+    const verdict = el("b", other.verdict);
     const options = { class: "verdict", "data-verdict": other.verdict };
     byId("verdicts").append(el("h2", options, verdict, `. ${name}${other.text}`));
-    if (other.accounts) byId("accounts").append(el("p", { text: name + other.accounts }));
+    if (other.accounts) byId("accounts").append(el("p", name + other.accounts));
     for (const declared of other.tables) if (declared.rows.length) byId("tables").append(tableSection(name, declared));
   }
-  byId("notes").append(...content.notes.map((text) => el("li", {}, ...prose(text))));
+  byId("notes").append(...content.notes.map((text) => el("li", ...prose(text))));
 }
 
 // A bar for each capture, as long as its iteration, of the same parts.
@@ -38,7 +38,7 @@ function showBars() {
     const bar = partsBar(file, parts, duration);
     bar.style.width = `${(100 * ns) / longest}%`;
     const name = el("b", { text: file, title: file });
-    byId("bars").append(el("div", { class: "device-line" }, name, bar, el("span", { text: duration(ns) })));
+    byId("bars").append(el("div.device-line", name, bar, el("span", duration(ns))));
   }
   const words = new Map(content.bars.flatMap(({ parts }) => parts.map((part) => [part.word, part.look])));
   const length = (bar, word) => duration(bar.parts.find((part) => part.word === word)?.ns ?? 0);
@@ -73,7 +73,7 @@ function showCaptures() {
     const style = { height: `${AXIS + capture.lanes.length * LANE}px` };
     capture.canvas = el("canvas", { role: "img", "aria-label": `Timeline of ${capture.file}`, style });
     watchTip(capture.canvas, (event) => tipText(capture, event));
-    byId("timelines").append(el("div", { class: "capture" }, el("h3", { text: capture.file + cut }), capture.canvas));
+    byId("timelines").append(el("div.capture", el("h3", capture.file + cut), capture.canvas));
   }
 }
 
@@ -103,7 +103,7 @@ function eventAt(capture, lane, x) {
 
 function showLegend() {
   const looks = Object.keys(WORDS).filter((look) => captures.some((capture) => capture.looks.includes(look)));
-  byId("legend").replaceChildren(...looks.map((look) => el("li", {}, swatch(look), WORDS[look])));
+  byId("legend").replaceChildren(...looks.map((look) => el("li", swatch(look), WORDS[look])));
 }
 
 function redraw() {

@@ -21,7 +21,7 @@ export function sumsTable(title, before, now, { name, length, counted, open }) {
   });
   if (!rows.length) return null;
   rows.sort((one, other) => other.weight - one.weight || one.text.localeCompare(other.text));
-  const cell = ({ text }) => (open ? actionButton(text, { class: "plain" }, () => open(text)) : el("span", { text }));
+  const cell = ({ text }) => (open ? actionButton(text, { class: "plain" }, () => open(text)) : el("span", text));
   const named = textColumn(
     title,
     ({ text }) => text,
@@ -68,7 +68,7 @@ export function treeTable(title, figures, roots, label = title) {
       const options = { class: "small", "aria-expanded": String(Boolean(part.open)), "data-key": part.name + depth };
       const fold = part.inner.length ? actionButton(part.open ? "▾" : "▸", options, flip) : null;
       const name = el("th", { scope: "row", "--depth": depth, title: part.name }, fold, ` ${part.name}`);
-      return el("tr", {}, name, ...figures.map(({ text }) => el("td", { text: text(part) })));
+      return el("tr", name, ...figures.map(({ text }) => el("td", text(part))));
     };
     const heads = figures.map(({ heading }, at) => {
       const options = { class: "sort", "data-key": heading + at };
@@ -79,8 +79,8 @@ export function treeTable(title, figures, roots, label = title) {
         actionButton(heading, options, () => draw(at, heading + at)),
       );
     });
-    const head = el("thead", {}, el("tr", {}, el("th", { scope: "col", class: "words", text: title }), ...heads));
-    place.replaceChildren(el("table", {}, head, el("tbody", {}, ...lines(roots, 0))));
+    const head = el("thead", el("tr", el("th", { scope: "col", class: "words", text: title }), ...heads));
+    place.replaceChildren(el("table", head, el("tbody", ...lines(roots, 0))));
     for (const button of place.querySelectorAll("button")) if (button.dataset.key === focused) return button.focus();
   };
   draw(0);

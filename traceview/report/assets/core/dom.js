@@ -26,15 +26,18 @@ export function context2d(canvas) {
 }
 
 /**
+ * An element. Options are attributes, on* listeners, --* custom properties, style as an object, text and class; they may be left out.
  * @template {keyof HTMLElementTagNameMap} K
- * @param {K} tag
- * @param {Record<string, any>} options attributes, on* listeners, --* custom properties, style as an object, text and class
- * @param {(Node | string | null | undefined)[]} children
+ * @param {K | `${K}.${string}`} name a tag and, after dots, its classes: "p.soft"
+ * @param {any[]} content options, then children: nodes and texts, of which empty ones are left out
  * @returns {HTMLElementTagNameMap[K]}
  */
-export function el(tag, options = {}, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(options)) {
+export function el(name, ...content) {
+  const [tag, ...classes] = name.split(".");
+  const made = /** @type {HTMLElementTagNameMap[K]} */ (document.createElement(tag));
+  made.classList.add(...classes);
+  const hasOptions = content[0] && Object.getPrototypeOf(content[0]) === Object.prototype;
+  for (const [name, value] of Object.entries(hasOptions ? content.shift() : {})) {
     if (value === undefined || value === null || value === false) continue;
     if (name === "text") made.textContent = value;
     else if (name === "class") made.className = value;
@@ -43,18 +46,18 @@ export function el(tag, options = {}, ...children) {
     else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
     else made.setAttribute(name, value === true ? "" : value);
   }
-  for (const child of children) if (child !== null && child !== undefined) made.append(child);
+  made.append(...content.filter((child) => child || child === 0));
   return made;
 }
 
 // A line that explains, in a paler colour.
 export function softLine(...content) {
-  return el("p", { class: "soft" }, ...content);
+  return el("p.soft", ...content);
 }
 
 // A section with its heading and, where there is one, a line that explains it.
 export function headedSection(options, heading, note, ...children) {
-  return el("section", options, el("h2", { text: heading }), note ? softLine(note) : null, ...children);
+  return el("section", options, el("h2", heading), note ? softLine(note) : null, ...children);
 }
 
 /**

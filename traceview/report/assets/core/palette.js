@@ -62,14 +62,7 @@ export const SERIES_COLOURS = 10; // of kernel names or families; one more stand
  * @type {{ fill: string[], ink: string[], pattern: (CanvasPattern | null | "")[], pixel: number[],
  *   css: CSSStyleDeclaration | null, known: Map<string, string> }}
  */
-export const palette = {
-  fill: [],
-  ink: [],
-  pattern: [],
-  pixel: [],
-  css: null,
-  known: new Map(),
-};
+export const palette = { fill: [], ink: [], pattern: [], pixel: [], css: null, known: new Map() };
 
 export function lookWord(look) {
   return LOOK_WORDS[look] ?? "idle: " + look.slice(5).replace("_", " ");
@@ -101,8 +94,8 @@ export function partsBar(name, parts, figure, tip = figure) {
 
 // An entry of the list of parts under bars.
 export function partItem(look, word, figure, { title = "", more = "" } = {}) {
-  const soft = more ? el("span", { class: "soft", text: more }) : null;
-  return el("li", { title: title || null }, swatch(look), el("span", { text: word }), el("b", { text: figure }), soft);
+  const soft = more ? el("span.soft", more) : null;
+  return el("li", { title: title || null }, swatch(look), el("span", word), el("b", figure), soft);
 }
 
 export function cssColour(name) {

@@ -11,7 +11,7 @@ const SCALES = { ns: [TIMES, "_ns"], bytes: [SIZES, "_bytes"], bytes_per_ns: [RA
 /** @type {Record<string, (value: any) => string | Node>} */
 const UNIT_TEXT = {
   text: String,
-  code: (text) => el("span", { class: "mono", text }),
+  code: (text) => el("span.mono", text),
   id: String,
   count: countText,
   fraction: (share) => percent(share, 1),
@@ -136,8 +136,8 @@ export function table(caption, all, rows, most = Infinity, { sort, open } = {}) 
   const columns = all.filter(({ cell }) => cell);
   const written = withUnits(all, rows);
   const line = (row) => tableRow(written, row, { open });
-  const body = el("tbody", {}, ...rows.slice(0, most).map(line));
-  const under = el("div", { class: "under" });
+  const body = el("tbody", ...rows.slice(0, most).map(line));
+  const under = el("div.under");
   if (rows.length > most) {
     const rest = actionButton(`Show all ${countText(rows.length)}`, { class: "small" }, () => {
       body.append(...rows.slice(most).map(line));
@@ -149,16 +149,14 @@ export function table(caption, all, rows, most = Infinity, { sort, open } = {}) 
   const named = { class: "small", "aria-label": `Save as CSV: ${caption}`, title };
   under.append(actionButton("CSV", named, () => saveCsv(caption, all, rows)));
   return el(
-    "div",
-    { class: "tabled" },
+    "div.tabled",
     el(
       "div",
       { class: "table", tabindex: 0, role: "region", "aria-label": caption },
       el(
         "table",
-        {},
-        el("caption", { class: "hidden", text: caption }),
-        el("thead", {}, el("tr", {}, ...columns.map((column) => headCell(column, sort)))),
+        el("caption.hidden", caption),
+        el("thead", el("tr", ...columns.map((column) => headCell(column, sort)))),
         body,
       ),
     ),
@@ -176,7 +174,7 @@ export function table(caption, all, rows, most = Infinity, { sort, open } = {}) 
  * @param {{ state?: { sort: string, down: boolean }, open?: TableOptions["open"] }} options
  */
 export function sortableTable(caption, columns, rows, most, { state = { sort: "", down: true }, open } = {}) {
-  const place = el("div", {});
+  const place = el("div");
   const draw = () => {
     const sort = { heading: state.sort, down: state.down, by };
     place.replaceChildren(table(caption, columns, sortedRows(rows, columns, state), most, { sort, open }));

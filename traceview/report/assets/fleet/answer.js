@@ -21,9 +21,9 @@ export function showAnswer() {
       byId("stage").focus();
     });
     const gain = content.answer.includes(price) ? null : softLine(price);
-    byId("advice").append(el("li", { class: "card" }, goTo, el("p", {}, ...prose(text)), gain));
+    byId("advice").append(el("li.card", goTo, el("p", ...prose(text)), gain));
   }
-  for (const note of content.notes) byId("lacks").append(el("li", {}, ...prose(note)));
+  for (const note of content.notes) byId("lacks").append(el("li", ...prose(note)));
 }
 
 function markedLabel({ label, straggler }) {

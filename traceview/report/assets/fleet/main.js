@@ -32,7 +32,7 @@ function showControls() {
 function showLegend() {
   const place = byId("legend");
   place.replaceChildren();
-  for (const { look, words, pattern = "" } of PARTS) place.append(el("span", {}, swatch(look, pattern), words));
+  for (const { look, words, pattern = "" } of PARTS) place.append(el("span", swatch(look, pattern), words));
   if (!heat.columns) return;
   const ramp = el("canvas", { width: 120, height: 12, "aria-hidden": "true" }),
     pen = context2d(ramp),
@@ -42,7 +42,7 @@ function showLegend() {
     pen.fillRect(x, 0, 1, 12);
   }
   const most = `${duration(high)} or more. Pale: skipped iterations. Empty: not in the capture.`;
-  place.append(el("span", {}, `${FIGURES[map.figure]}: ${duration(low)}`, ramp, most));
+  place.append(el("span", `${FIGURES[map.figure]}: ${duration(low)}`, ramp, most));
 }
 
 function onThemeChange() {

@@ -165,10 +165,7 @@ function setTogether({ from, to }) {
   drawTogether();
 }
 
-const MOVES = {
-  ...spanMoves(together, setTogether),
-  fit: () => setTogether({ from: 0, to: 1.02 * together.end }),
-};
+const MOVES = { ...spanMoves(together, setTogether), fit: () => setTogether({ from: 0, to: 1.02 * together.end }) };
 
 function nsAt(event) {
   const box = byId("together-canvas").getBoundingClientRect();

@@ -18,7 +18,7 @@ export function measureHere() {
   }
   if (pointer.x === null) return showArea(selectedSpan() ?? [view.from, view.to]);
   Object.assign(area, { points: [Math.round(pointer.x)], rows: null, moving: true, result: null });
-  showPanel(el("p", {}, `Measuring from ${momentText(area.points[0])}: press m at the other end, or Esc to cancel.`));
+  showPanel(el("p", `Measuring from ${momentText(area.points[0])}: press m at the other end, or Esc to cancel.`));
   schedule();
 }
 
@@ -87,18 +87,15 @@ function showResult() {
   if (!result) return;
   showPanel(
     el(
-      "div",
-      { class: "panel-head" },
+      "div.panel-head",
       el(
         "div",
-        {},
-        ...(compared ? [el("h3", { text: "A: " + areaTitle(compared) })] : []),
-        el("h3", { text: (compared ? "B: " : "") + areaTitle(result) }),
+        ...(compared ? [el("h3", "A: " + areaTitle(compared))] : []),
+        el("h3", (compared ? "B: " : "") + areaTitle(result)),
       ),
       softLine(basisText(result)),
       el(
-        "p",
-        { class: "actions" },
+        "p.actions",
         actionButton("Zoom to it (f)", {}, fitArea),
         actionButton(kept ? "End the comparison (c)" : "Compare with another (c)", {}, keepArea),
       ),

@@ -26,7 +26,7 @@ export function areaTables(result, kept, openRow) {
   const note = result.names
     ? namesBasis(result)
     : "Names: the area is narrower than the sums of this page. Select a longer one, or make a larger page with --detail.";
-  return el("div", { class: "area" }, ...inner, note ? softLine(note) : null);
+  return el("div.area", ...inner, note ? softLine(note) : null);
 }
 
 // Names are summed in wider bins than the figures of the GPUs.

@@ -24,8 +24,8 @@ export function addBookmark() {
 export function showBookmarks(current = bookmarks.all[0]) {
   if (!bookmarks.all.length) return showPanel();
   showPanel(
-    el("h3", { text: "Bookmarks: the link of this page holds them" }),
-    el("ul", { class: "bookmarks" }, ...bookmarks.all.map((mark) => bookmarkLine(mark, mark === current))),
+    el("h3", "Bookmarks: the link of this page holds them"),
+    el("ul.bookmarks", ...bookmarks.all.map((mark) => bookmarkLine(mark, mark === current))),
   );
   const field = document.querySelector(".bookmarks .current input");
   if (field instanceof HTMLElement) field.focus();

@@ -40,7 +40,7 @@ const startOf = ({ marks, i }) => marks.start[i];
 
 // A cell remembers its element, whose row is marked while the event is selected.
 function eventCell(hit) {
-  return (hit.cell = el("span", { class: "mono", text: eventText(hit) }));
+  return (hit.cell = el("span.mono", eventText(hit)));
 }
 
 function eventText(hit) {
@@ -62,7 +62,7 @@ function listEvents() {
     bins = merged ? " lines; this page has some events only in bins, which have a line each" : "";
   const text = `Events of ${area.result ? "the area" : "the view"}: ${cut}${countText(count)}${bins}`;
   byId("events").replaceChildren(
-    el("h3", { text }),
+    el("h3", text),
     sortableTable("Listed events", columns, all, MOST_EVENTS, { open: openEvent }),
   );
 }

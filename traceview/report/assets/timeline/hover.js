@@ -106,8 +106,8 @@ export function hitAt(event) {
 function tipOf(event) {
   const hit = event.buttons ? null : hitAt(event);
   if (!hit) return [];
-  const pairs = detailRows(hit).flatMap(([word, value]) => [el("dt", { text: word }), factValue(value)]);
-  return [el("b", { text: headline(hit) }), el("dl", {}, ...pairs)];
+  const pairs = detailRows(hit).flatMap(([word, value]) => [el("dt", word), factValue(value)]);
+  return [el("b", headline(hit)), el("dl", ...pairs)];
 }
 
 export function watchHover() {

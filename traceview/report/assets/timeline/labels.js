@@ -62,7 +62,7 @@ function fillRowLabel(made, row, changed) {
   const name = heads
     ? ownerButton(row, changed)
     : el("button", { class: "name", type: "button", "data-fold": row.id, text: row.label, tabindex: -1 });
-  made.append(...(row.label ? [name] : []), ...(note ? [el("span", { class: "soft", text: note })] : []));
+  made.append(...(row.label ? [name] : []), ...(note ? [el("span.soft", note)] : []));
   const tool = (text, word, change) =>
     actionButton(text, { tabindex: -1, title: word, "aria-label": `${word}: ${row.label || row.note}` }, () => {
       change(row);
@@ -70,8 +70,7 @@ function fillRowLabel(made, row, changed) {
     });
   made.append(
     el(
-      "span",
-      { class: "tools" },
+      "span.tools",
       tool(row.pinned ? "⤓" : "⤒", row.pinned ? "Unpin this row (p)" : "Pin this row to the top (p)", pinRow),
       tool(row.more ? "+" : "×", row.more ? "Show this row (h)" : "Hide this row (h)", hideRow),
     ),

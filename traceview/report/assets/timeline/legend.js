@@ -17,7 +17,7 @@ export function startLegend() {
     ...["class", "name", "family"].map((by) => el("option", { value: by, text: by === "name" ? "kernel name" : by })),
   );
   byId("legend").replaceChildren(
-    el("label", {}, "Colour by ", menu),
+    el("label", "Colour by ", menu),
     el("span", { class: "legend", id: "legend-items" }),
     actionButton("Show all", { id: "legend-all", hidden: true }, () => isolate(null)),
   );

@@ -53,8 +53,8 @@ function showLinked(at) {
   leaveArea();
   if (group.content || !selectPlace(place))
     showPanel(
-      el("h3", {}, ...prose(title)),
-      el("p", {}, ...prose(place.text ?? `${duration(place.end - place.start)} from ${momentText(place.start)}`)),
+      el("h3", ...prose(title)),
+      el("p", ...prose(place.text ?? `${duration(place.end - place.start)} from ${momentText(place.start)}`)),
       ...(group.content ?? []),
     );
   goTo(place);
@@ -83,8 +83,7 @@ panelHeads.push(() => {
   const several = linked.group.places.length > 1;
   return [
     el(
-      "p",
-      { class: "actions linked" },
+      "p.actions.linked",
       several ? actionButton("◂ previous (N)", {}, () => stepLinked(-1)) : null,
       several ? actionButton("next (n) ▸", {}, () => stepLinked(1)) : null,
       linked.from ? actionButton("Back", { title: "Back to where the selection was made" }, goBack) : null,

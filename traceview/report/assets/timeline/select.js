@@ -61,12 +61,8 @@ function showSelected() {
   const steps = [stepButton(-1, "◂ previous (,)"), stepButton(1, "next (.) ▸")];
   const actions = [...steps, go(partners[0], where), go(producer, "Go to what it waited for")];
   showPanel(
-    el("div", { class: "panel-head" }, el("h3", { text: headline(hit) }), el("p", { class: "actions" }, ...actions)),
-    el(
-      "dl",
-      { class: "facts-list" },
-      ...pairs.map(([word, value]) => el("div", {}, el("dt", { text: word }), factValue(value))),
-    ),
+    el("div.panel-head", el("h3", headline(hit)), el("p.actions", ...actions)),
+    el("dl.facts-list", ...pairs.map(([word, value]) => el("div", el("dt", word), factValue(value)))),
   );
 }
 
