@@ -4,7 +4,7 @@ import gc
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -65,15 +65,6 @@ def test_equals_plain_iteration(items: list[Any], depth: int) -> None:
     assert outcomes(ahead) == []
 
 
-@given(st.lists(st.integers(), max_size=20), depths, st.integers(0, 20))
-def test_abandoned_iterator_leaves_no_thread(numbers: list[int], depth: int, after: int) -> None:
-    ahead = Background(iter(numbers), double, depth=depth)
-    got = [number for number, _ in zip(ahead, range(after), strict=False)]
-    assert got == [2 * number for number in numbers[:after]]
-    del ahead
-    assert threads() == []
-
-
 @given(st.integers(0, 9), depths, st.booleans())
 def test_runs_ahead_by_depth(taken: int, depth: int, close: bool) -> None:
     source = Source(range(100))
@@ -115,10 +106,9 @@ def fails(_number: int) -> int:
     raise BadBatchError("deep inside")
 
 
-@pytest.mark.parametrize("make", [lambda: Background(iter([1]), fails, depth=1)])
-def test_exception_keeps_traceback(make: Callable[[], Background[int, int]]) -> None:
+def test_exception_keeps_traceback() -> None:
     with pytest.raises(BadBatchError, match="deep inside") as caught:
-        next(make())
+        next(Background(iter([1]), fails, depth=1))
     names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
     assert names[-1] == "fails"
     assert "test_exception_keeps_traceback" in names
@@ -144,17 +134,6 @@ def test_any_exception_is_raised(error: type[BaseException]) -> None:
     assert next(ahead) == 2
     with pytest.raises(error):
         next(ahead)
-
-
-def test_raising_consumer_leaves_no_thread() -> None:
-    def consume() -> None:
-        for _number in Background(iter(range(9)), double, depth=2):
-            raise ValueError("mine")
-
-    with pytest.raises(ValueError, match="mine"):
-        consume()
-    gc.collect()
-    assert threads() == []
 
 
 def test_thread_ends_when_collected() -> None:

@@ -9,15 +9,13 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from instrument import annotate, ranges  # noqa: E402
-from instrument.config.schema import Checkpoint, Config, Data, Model, Training  # noqa: E402
-from instrument.config.strategies import STRATEGIES  # noqa: E402
-from instrument.trainer.training_run import train  # noqa: E402
-from tests.build_export import Nvtx, build_export  # noqa: E402
-from traceview.model.analysis import Analysis, Iterations  # noqa: E402
-from traceview.pipeline import analyze  # noqa: E402
+from instrument import annotate, ranges
+from instrument.config.schema import Checkpoint, Config, Data, Model, Training
+from instrument.config.strategies import STRATEGIES
+from instrument.trainer.training_run import train
+from tests.build_export import Nvtx, build_export
+from traceview.model.analysis import Analysis, Iterations
+from traceview.pipeline import analyze
 
 STEPS = 6
 OF_A_STEP = (ranges.DATA_LOAD, ranges.COPY, ranges.FORWARD, ranges.BACKWARD, ranges.OPTIMIZER)
@@ -98,8 +96,6 @@ def test_steps_and_phases_are_found(recorder: Recorder, strategy: str, tmp_path:
 @pytest.mark.gpu
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_names_are_the_same_on_a_gpu(recorder: Recorder, strategy: str, tmp_path: Path) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA GPU")
     found = analyzed(recorder, config(strategy, device="cuda"), tmp_path)
     assert_finds_the_steps(found)
     ours = {*OF_A_STEP, ranges.SYNCHRONIZE} | ({ranges.REPLAY} if strategy == "graph" else set())

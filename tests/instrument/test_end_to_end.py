@@ -12,7 +12,6 @@ from typing import Any
 import polars as pl
 import pytest
 
-pytest.importorskip("torch")
 pytest.importorskip("nvtx")
 
 from instrument import ranges

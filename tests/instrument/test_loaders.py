@@ -10,16 +10,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-torch = pytest.importorskip("torch")
-
-import numpy as np  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset  # noqa: E402
-
-from instrument import Checkpoints, PrefetchLoader  # noqa: E402
-from instrument.trees import tensors  # noqa: E402
+from instrument import Checkpoints, PrefetchLoader
+from instrument.trees import tensors
 
 # torchdata calls a function of torch that is deprecated.
 # webdataset leaves the file of an iteration that is not finished open.

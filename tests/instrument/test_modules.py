@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from instrument import ranges
+from instrument.modules import annotate_module
 from tests.instrument.test_ranges import Log, Recorder, assert_nested
-
-torch = pytest.importorskip("torch")
-from torch import Tensor, nn  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
-
-from instrument.modules import annotate_module  # noqa: E402
 
 
 def tree(log: Log) -> list[str]:
@@ -413,8 +411,6 @@ def test_real_nvtx_accepts_module_ranges() -> None:
 
 @pytest.mark.gpu
 def test_backward_range_is_on_the_autograd_thread_of_a_gpu(recorder: Recorder) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA")
     model = nn.Sequential(nn.Linear(3, 3), Residual()).cuda()
     annotate_module(model)
     for _ in range(2):

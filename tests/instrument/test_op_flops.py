@@ -8,9 +8,6 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from torch.nn import functional as F  # noqa: N812
 from torch.profiler import ProfilerActivity, profile

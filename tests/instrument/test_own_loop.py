@@ -8,9 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "trainer.md"
 SETUP = "model, optimizer, loader, loss_function = ..."

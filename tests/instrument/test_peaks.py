@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("torch")
-
 from instrument.monitor import peaks as of_instrument
 from traceview.model import peaks
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from instrument.pinned import bytes_to_pin, pin  # noqa: E402
-from instrument.streams import Stream  # noqa: E402
-
-GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+from instrument.pinned import bytes_to_pin, pin
+from instrument.streams import Stream
 
 
 class Moving:
@@ -42,7 +39,6 @@ def test_objects_pin_themselves_and_count_by_powers_of_two() -> None:
 
 
 @pytest.mark.gpu
-@GPU
 class TestOnTheGpu:
     def test_values_and_strides_are_kept(self) -> None:
         image = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)

@@ -9,23 +9,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader, Dataset
 
-torch = pytest.importorskip("torch")
-
-from torch.utils.data import DataLoader, Dataset  # noqa: E402
-
-from instrument import prefetch, ranges  # noqa: E402
-from instrument.errors import ConfigError, InstrumentError  # noqa: E402
-from instrument.prefetch import Copier, PrefetchLoader  # noqa: E402
-from instrument.streams import Event, Streams  # noqa: E402
-from instrument.trees import map_tensors, tensors  # noqa: E402
-from tests.instrument.gpu import no_synchronization  # noqa: E402
+from instrument import prefetch
+from instrument.errors import ConfigError, InstrumentError
+from instrument.prefetch import Copier, PrefetchLoader
+from instrument.streams import Event, Streams
+from instrument.trees import map_tensors, tensors
+from tests.instrument.gpu import no_synchronization
+from tests.instrument.test_ranges import Recorder
 
 # Python 3.12 says this of every fork under torch, whose threads it counts.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
 
 class BadBatchError(Exception):
@@ -315,12 +313,16 @@ class Positioned:
             yield torch.tensor(self.position - 1)
 
 
-@pytest.mark.parametrize("threaded", [False, True])
-def test_position_of_last_batch(threaded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    loader = Positioned()
-    made = PrefetchLoader(loader, "cpu", depth=3)
-    if threaded:
+def loader_with(loader: Any, way: Any, monkeypatch: pytest.MonkeyPatch) -> PrefetchLoader:
+    made = PrefetchLoader(loader, "cpu", depth=2)
+    if way is ahead:
         monkeypatch.setattr(prefetch, "_DirectIterator", prefetched)
+    return made
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_position_of_last_batch(way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = loader_with(Positioned(), way, monkeypatch)
     assert made.position == 0
     batches = iter(made)
     assert [next(batches).item() for _ in range(4)] == [0, 1, 2, 3]
@@ -351,13 +353,6 @@ class Counting:
             self.at["seen"].append(self.at["batch"])
             yield torch.tensor(self.at["batch"] - 1)
         self.at = {"batch": 0, "seen": []}
-
-
-def loader_with(loader: Any, way: Any, monkeypatch: pytest.MonkeyPatch) -> PrefetchLoader:
-    made = PrefetchLoader(loader, "cpu", depth=2)
-    if way is ahead:
-        monkeypatch.setattr(prefetch, "_DirectIterator", prefetched)
-    return made
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -425,30 +420,12 @@ def test_torchdata_stateful_loader_resumes(way: Any, workers: int, monkeypatch: 
     assert [batch.tolist() for batch in resumed] == expected[3:]
 
 
-class Recorder:
-    def __init__(self) -> None:
-        self.log: list[tuple[str, str]] = []
-
-    def annotate(self, name: str, *_attributes: Any) -> Any:
-        recorder = self
-
-        class Range:
-            def __enter__(self) -> None:
-                recorder.log.append((name, threading.current_thread().name))
-
-            def __exit__(self, *_raised: object) -> None:
-                pass
-
-        return Range()
-
-
-@pytest.mark.parametrize(("way", "copier"), [(plain, "MainThread"), (ahead, "instrument-prefetch")])
-def test_ranges_on_their_threads(way: Any, copier: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = Recorder()
-    monkeypatch.setattr(ranges, "nvtx", recorder)
+@pytest.mark.parametrize("way", WAYS)
+def test_ranges_on_their_threads(way: Any, recorder: Recorder) -> None:
     assert len(list(way([torch.zeros(1), torch.zeros(1)]))) == 2
-    assert recorder.log.count(("data_load", "MainThread")) == 3
-    assert recorder.log.count(("h2d", copier)) == 2
+    main = threading.main_thread().ident
+    pushed = [(name, thread == main) for what, name, thread in recorder.log if what == "push"]
+    assert (pushed.count(("data_load", True)), pushed.count(("h2d", way is plain))) == (3, 2)
 
 
 def test_on_copy() -> None:
@@ -484,7 +461,6 @@ class Records(Moves):
 # Tests of other modules may have used accelerate in this process.
 @pytest.mark.filterwarnings("ignore:accelerate has not prepared")
 @pytest.mark.gpu
-@GPU
 class TestOnTheGpu:
     LONG = 50_000_000
 
@@ -585,7 +561,6 @@ class TestOnTheGpu:
 
 
 @pytest.mark.gpu
-@GPU
 def test_batches_made_under_the_callers_stream() -> None:
     def made() -> Iterator[torch.Tensor]:
         for number in range(20):
@@ -600,7 +575,6 @@ def test_batches_made_under_the_callers_stream() -> None:
 
 
 @pytest.mark.gpu
-@GPU
 @pytest.mark.filterwarnings("ignore:Sparse CS. tensor support is in beta:UserWarning")
 def test_sparse_batches_on_the_gpu() -> None:
     sparse = [torch.eye(3).to_sparse().cuda(), torch.eye(3).to_sparse_csr().cuda(), torch.eye(3).to_sparse_csc().cuda()]

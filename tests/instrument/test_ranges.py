@@ -66,12 +66,6 @@ def test_blocks_are_nested_ranges(recorder: Recorder) -> None:
     assert recorder.words == ["push outer", "push inner", "pop inner", "pop outer"]
 
 
-def test_exception_closes_the_range_of_a_block(recorder: Recorder) -> None:
-    with pytest.raises(ZeroDivisionError), annotate("step"):
-        _ = 1 // 0
-    assert recorder.words == ["push step", "pop step"]
-
-
 def test_attributes_reach_the_profiler(recorder: Recorder) -> None:
     annotate("h2d", color="green", domain="loader", category="copy", payload=32)
     mark("epoch", color=0xFF00FF00, domain="loader", category=3, payload=0.5)
@@ -173,14 +167,14 @@ def test_ranges_refuse_objects_without_a_call(value: Any, problem: str) -> None:
             range_(value)
 
 
-def test_exception_closes_the_range_of_a_function(recorder: Recorder) -> None:
+def test_exception_closes_the_range_of_a_block_and_of_a_function(recorder: Recorder) -> None:
     @annotate("load")
     def load() -> None:
         raise OSError("gone")
 
-    with pytest.raises(OSError, match="gone"):
+    with pytest.raises(OSError, match="gone"), annotate("step"):
         load()
-    assert recorder.words == ["push load", "pop load"]
+    assert recorder.words == ["push step", "push load", "pop load", "pop step"]
 
 
 def test_recursion_opens_a_range_per_call(recorder: Recorder) -> None:
@@ -331,26 +325,15 @@ def test_real_nvtx_accepts_every_argument() -> None:
 
 
 def test_import_loads_neither_torch_nor_traceview() -> None:
-    code = "import instrument, sys; print(sorted({'torch', 'traceview', 'numpy'} & set(sys.modules)))"
+    code = "import instrument, sys; instrument.annotate('x'); print({'torch', 'traceview', 'numpy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    assert done.stdout == "set()\n"
 
 
 def test_public_names_are_documented() -> None:
     documented = re.findall(r"^    ([A-Za-z_, ]+?)  +\S", instrument.__doc__ or "", re.MULTILINE)
     named = {name.strip() for line in documented for name in line.split(",")}
     assert named == set(instrument.__all__)
-
-
-def test_ranges_work_without_torch() -> None:
-    code = "import sys, instrument; instrument.annotate('x'); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_public_names_exist_with_torch() -> None:
-    pytest.importorskip("torch")
-    assert all(hasattr(instrument, name) for name in instrument.__all__)
-    assert not hasattr(instrument, "nothing")
 
 
 def test_collections_get_ranges(recorder: Recorder) -> None:

@@ -12,8 +12,6 @@ from tests.captures import ROOT
 from tests.profiling import profiled, run
 from traceview.pipeline import open_trace
 
-torch = pytest.importorskip("torch")
-
 MAIN = """
 import __main__, sys
 print(__name__, __package__, __file__, __spec__ and __spec__.name, sys.argv, sys.path[0], sorted(vars(__main__)))

@@ -10,19 +10,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedParameter
+from torch.optim import optimizer as optimizers
+from torch.utils.data import DataLoader, TensorDataset, dataloader
 
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-from torch.nn.parameter import UninitializedParameter  # noqa: E402
-from torch.optim import optimizer as optimizers  # noqa: E402
-from torch.utils.data import DataLoader, TensorDataset, dataloader  # noqa: E402
-
-from instrument.run.live import Live  # noqa: E402
-from instrument.run.patches import patch_torch  # noqa: E402
-from instrument.run.steps import MAX_STEPS, ProgramSteps  # noqa: E402
-from tests.instrument.gpu import no_synchronization  # noqa: E402
-from tests.instrument.test_ranges import Recorder, assert_nested  # noqa: E402
+from instrument.run.live import Live
+from instrument.run.patches import patch_torch
+from instrument.run.steps import MAX_STEPS, ProgramSteps
+from tests.instrument.gpu import no_synchronization
+from tests.instrument.test_ranges import Recorder, assert_nested
 
 Patch = Callable[..., ProgramSteps]
 OWNERS = (
@@ -30,7 +28,6 @@ OWNERS = (
     *(nn.Module, optimizers.Optimizer, torch.distributed, torch.distributed.distributed_c10d),
 )
 DATA = TensorDataset(torch.arange(16.0).reshape(8, 2), torch.ones(8, 1))
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 STEP = ["h2d", "forward", "backward", "optimizer", "data_load"]
 
 
@@ -361,7 +358,6 @@ def test_slow_step_is_followed_by_a_trace(
 
 
 @pytest.mark.gpu
-@needs_gpu
 def test_gpu_loop_never_waits(recorder: Recorder, patch: Patch, capsys: pytest.CaptureFixture[str]) -> None:
     model = nn.Linear(256, 256).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
@@ -381,7 +377,6 @@ def test_gpu_loop_never_waits(recorder: Recorder, patch: Patch, capsys: pytest.C
 
 
 @pytest.mark.gpu
-@needs_gpu
 def test_gpu_graph_is_captured_under_live(patch: Patch) -> None:
     model, x = nn.Linear(8, 8).cuda(), torch.ones(8, 8, device="cuda")
     steps = patch(live=Live(0.0, traces=False))

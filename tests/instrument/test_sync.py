@@ -6,16 +6,15 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
-
-from instrument import sync  # noqa: E402
-from instrument.config.schema import Training  # noqa: E402
-from instrument.config.strategies import STRATEGIES  # noqa: E402
-from instrument.errors import ConfigError, InstrumentError  # noqa: E402
-from instrument.sync import MAX_STEPS_AHEAD, AsyncMetrics, SyncPolicy  # noqa: E402
+from instrument import sync
+from instrument.config.schema import Training
+from instrument.config.strategies import STRATEGIES
+from instrument.errors import ConfigError, InstrumentError
+from instrument.sync import MAX_STEPS_AHEAD, AsyncMetrics, SyncPolicy
 
 CPU = torch.device("cpu")
 TEXTS = st.one_of(st.sampled_from(["auto", "every", "event"]), st.integers(1, 60).map(str))
@@ -77,15 +76,11 @@ def expected(steps: int, first: int = 0) -> list[tuple[int, float]]:
     return [(step, step / 4) for step in range(first, first + steps)]
 
 
+@pytest.mark.parametrize("event", [sync.Event, LateEvent])
 @given(TEXTS, st.integers(0, 150), st.integers(0, 40))
-def test_all_losses_in_order(text: str, steps: int, first: int) -> None:
-    assert run(SyncPolicy.from_text(text), steps, first) == expected(steps, first)
-
-
-@given(TEXTS, st.integers(0, 150), st.integers(0, 40))
-def test_all_losses_in_order_with_late_events(text: str, steps: int, first: int) -> None:
+def test_all_losses_in_order(event: type, text: str, steps: int, first: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sync, "Event", LateEvent)
+        patch.setattr(sync, "Event", event)
         reset()
         assert run(SyncPolicy.from_text(text), steps, first) == expected(steps, first)
 
@@ -119,7 +114,8 @@ def test_number_of_waits_per_policy(gpu: type[LateEvent], text: str, waits: int)
     late = policy.losses(CPU)
     for step in range(20):
         late.submit(step, loss(step))
-        policy.after(step, late)
+        before = gpu.waits
+        assert bool(policy.after(step, late)) == (gpu.waits > before)  # nothing is read between waits
     assert gpu.waits == waits
 
 
@@ -131,17 +127,6 @@ def test_any_interval_of_logging_reads_every_loss(every: int, interval: int, fir
         read += late.log(step, loss(step))
         assert len(late) <= every
     assert [step for step, _loss in read + late.wait()] == list(steps)
-
-
-def test_no_query_between_waits(gpu: type[LateEvent]) -> None:
-    policy = SyncPolicy(10)
-    late = policy.losses(CPU)
-    for step in range(9):
-        late.submit(step, loss(step))
-        assert policy.after(step, late) == []
-    late.submit(9, loss(9))
-    assert policy.after(9, late) == expected(10)
-    assert gpu.waits == 1
 
 
 def test_event_policy_waits_when_too_far_ahead(gpu: type[LateEvent]) -> None:
@@ -207,8 +192,6 @@ MIXED = [
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_losses_keep_precision(device: str) -> None:
-    if device == "cuda" and not torch.cuda.is_available():
-        pytest.skip("needs a CUDA GPU")
     late = AsyncMetrics(torch.device(device), 3)
     read = []
     for step, (dtype, value) in enumerate(MIXED * 2):
@@ -255,15 +238,13 @@ def test_several_elements_of_one_figure_raise() -> None:
         SyncPolicy(1).metrics("cpu").log(2, {"loss": torch.ones(1), "accuracy": torch.ones(3)})
 
 
-def test_events_are_created_on_demand(gpu: type[LateEvent]) -> None:
-    late = SyncPolicy(1_000_000).losses(CPU)
-    late.submit(0, loss(0))
-    late.submit(1, loss(1))
-    assert len(gpu.made) == 2
-
-
-def test_events_are_reused(gpu: type[LateEvent]) -> None:
-    late = AsyncMetrics(CPU, 3)
+def test_events_are_created_on_demand_and_reused(gpu: type[LateEvent]) -> None:
+    for late in (SyncPolicy(1_000_000).losses(CPU), AsyncMetrics[float](CPU, 3)):
+        gpu.made.clear()
+        late.submit(0, loss(0))
+        late.submit(1, loss(1))
+        assert len(gpu.made) == 2
+        late.wait()
     for step in range(20):
         late.submit(step, loss(step))
         late.wait()
@@ -303,8 +284,6 @@ def test_setting_and_policy_agree(text: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("text", ["every", "10", "event"])
 def test_losses_on_gpu(text: str) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA GPU")
     policy = SyncPolicy.from_text(text)
     late, read = policy.losses(torch.device("cuda")), []
     for step in range(50):

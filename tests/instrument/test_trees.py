@@ -7,14 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn.utils.rnn import pack_sequence
 
-torch = pytest.importorskip("torch")
-
-from torch.nn.utils.rnn import pack_sequence  # noqa: E402
-
-from instrument.trees import dense_parts, leaves, map_leaves, map_tensors, moves_itself, nbytes, tensors  # noqa: E402
+from instrument.trees import dense_parts, leaves, map_leaves, map_tensors, moves_itself, nbytes, tensors
 
 Pair = namedtuple("Pair", "first second")
 
@@ -88,20 +86,9 @@ def shape_of(tree: Any) -> Any:
 @given(trees)
 def test_map_tensors_keeps_structure(tree: Any) -> None:
     before = shape_of(tree)
-    copied = map_tensors(tree, lambda tensor: tensor.clone())
-    assert shape_of(copied) == before
-    assert shape_of(tree) == before
+    copied = map_tensors(tree, lambda tensor: tensor + 1)
+    assert shape_of(tree) == before == shape_of(map_tensors(copied, lambda tensor: tensor - 1))
     assert not {id(tensor) for tensor in tensors(tree)} & {id(tensor) for tensor in tensors(copied)}
-
-
-@given(trees)
-def test_map_tensors_round_trip(tree: Any) -> None:
-    there = map_tensors(tree, lambda tensor: tensor + 1)
-    assert shape_of(map_tensors(there, lambda tensor: tensor - 1)) == shape_of(tree)
-
-
-@given(trees)
-def test_leaves_order(tree: Any) -> None:
     seen: list[Any] = []
     map_leaves(tree, seen.append)
     assert [id(leaf) for leaf in seen] == [id(leaf) for leaf in leaves(tree)]
@@ -163,6 +150,7 @@ def test_parts_of_sparse_tensors() -> None:
         assert all(part.layout is torch.strided for part in dense_parts(sparse))
         assert nbytes(sparse) == sum(part.nbytes for part in dense_parts(sparse))
     assert dense_parts(eye) == (eye,)
+    assert nbytes(torch.eye(3).to_sparse()) == 3 * 4 + 2 * 3 * 8
 
 
 def test_subclass_attributes_are_kept() -> None:
@@ -188,7 +176,3 @@ def test_objects_that_move_themselves_are_leaves() -> None:
     assert moves_itself(moving)
     assert not moves_itself(torch.ones(1))
     assert not moves_itself(Moving)
-
-
-def test_sparse_nbytes() -> None:
-    assert nbytes(torch.eye(3).to_sparse()) == 3 * 4 + 2 * 3 * 8

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from instrument.checkpoint import file  # noqa: E402
-from instrument.errors import InstrumentError  # noqa: E402
+from instrument.checkpoint import file
+from instrument.errors import InstrumentError
 
 ROOT = Path(__file__).parents[3]
 CONTENTS: dict[str, Any] = {"step": 1, "parts": {"model": {"weight": torch.arange(10_000.0)}}, "extra": {}}
@@ -25,7 +24,7 @@ CONTENTS: dict[str, Any] = {"step": 1, "parts": {"model": {"weight": torch.arang
 
 def in_subprocess(script: str, *arguments: object, **how: Any) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", script, *map(str, arguments)]
+    command = [sys.executable, "-c", HEADER + script, *map(str, arguments)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, **how)
 
 
@@ -33,33 +32,40 @@ def leftovers(folder: Path) -> list[Path]:
     return list(folder.glob(f".*{file.TEMPORARY}"))
 
 
-def test_contents_round_trip(tmp_path: Path) -> None:
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return the path of a whole checkpoint."""
     path = tmp_path / "0001-step-1.pt"
     file.write(path, CONTENTS)
+    return path
+
+
+def test_contents_round_trip(path: Path, tmp_path: Path) -> None:
     read = file.read(path)
     assert torch.equal(read["parts"]["model"]["weight"], CONTENTS["parts"]["model"]["weight"])
     assert read["step"] == 1
     assert [item.name for item in tmp_path.iterdir()] == [path.name]
 
 
-KILLED_WHILE_WRITING = """
-import os, sys, time
+HEADER = """
+import os, resource, sys, time
 from pathlib import Path
 import torch
 from instrument.checkpoint import file
-path = Path(sys.argv[1])
-write = os.fsync
+from instrument.errors import InstrumentError
+def write(step, weight):
+    file.write(Path(sys.argv[1]), {"step": step, "parts": {"model": {"weight": weight}}, "extra": {}})
+"""
+KILLED_WHILE_WRITING = """
 def stop_here(handle):
     print("half", flush=True)
     time.sleep(60)
 os.fsync = stop_here
-file.write(path, {"step": 2, "parts": {"model": {"weight": torch.zeros(10_000)}}, "extra": {}})
+write(2, torch.zeros(10_000))
 """
 
 
-def test_killed_write_keeps_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "0001-step-1.pt"
-    file.write(path, CONTENTS)
+def test_killed_write_keeps_the_old_file(path: Path, tmp_path: Path) -> None:
     with in_subprocess(KILLED_WHILE_WRITING, path) as run:
         assert run.stdout is not None
         assert run.stdout.readline() == "half\n"
@@ -74,15 +80,10 @@ def test_killed_write_keeps_the_old_file(tmp_path: Path) -> None:
 
 
 WRITES_FOR_EVER = """
-import sys
-from pathlib import Path
-import torch
-from instrument.checkpoint import file
 step = 0
 while True:
     step += 1
-    weight = torch.full((300_000,), float(step))
-    file.write(Path(sys.argv[1]), {"step": step, "parts": {"model": {"weight": weight}}, "extra": {}})
+    write(step, torch.full((300_000,), float(step)))
     print(step, flush=True)
 """
 
@@ -101,25 +102,17 @@ def test_kill_leaves_a_complete_checkpoint(tmp_path: Path, lines: int) -> None:
 
 
 FULL_DISK = """
-import resource, sys
-from pathlib import Path
-import torch
-from instrument.checkpoint import file
-from instrument.errors import InstrumentError
 # A limit on the size of files stands in for a full disk: the write fails halfway, with an OSError.
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 try:
-    contents = {"step": 2, "parts": {"model": {"weight": torch.zeros(int(sys.argv[2]))}}, "extra": {}}
-    file.write(Path(sys.argv[1]), contents)
+    write(2, torch.zeros(int(sys.argv[2])))
 except InstrumentError as error:
     print(error)
 """
 
 
 @pytest.mark.parametrize("numbers", [13_000, 1_000_000])
-def test_full_disk_is_one_line_and_keeps_the_old_file(tmp_path: Path, numbers: int) -> None:
-    path = tmp_path / "0001-step-1.pt"
-    file.write(path, CONTENTS)
+def test_full_disk_is_one_line_and_keeps_the_old_file(path: Path, tmp_path: Path, numbers: int) -> None:
     with in_subprocess(FULL_DISK, path, numbers) as run:
         said, _ = run.communicate()
     assert said == f"{path} cannot be written: File too large\n"
@@ -136,17 +129,13 @@ def test_unwritable_folder_is_one_line(folder: str) -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 100, 1_000, 20_000, -1])
-def test_truncated_file_is_refused(tmp_path: Path, kept: int) -> None:
-    path = tmp_path / "0001-step-1.pt"
-    file.write(path, CONTENTS)
+def test_truncated_file_is_refused(path: Path, kept: int) -> None:
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(InstrumentError, match=r"^\S+0001-step-1\.pt is [^\n]+ from another[^\n]+$"):
         file.read(path)
 
 
-def test_flipped_bit_is_detected(tmp_path: Path) -> None:
-    path = tmp_path / "0001-step-1.pt"
-    file.write(path, CONTENTS)
+def test_flipped_bit_is_detected(path: Path) -> None:
     damaged = bytearray(path.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes(damaged)

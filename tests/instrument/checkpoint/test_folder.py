@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from instrument.checkpoint.folder import Checkpoints  # noqa: E402
-from instrument.errors import ConfigError, InstrumentError  # noqa: E402
+from instrument.checkpoint.folder import Checkpoints
+from instrument.errors import ConfigError, InstrumentError
 
 
 class Number:

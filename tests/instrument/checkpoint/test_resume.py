@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from instrument.checkpoint.folder import Checkpoints, load  # noqa: E402
-from instrument.checkpoint.states import random_state, restore_random_state  # noqa: E402
-from instrument.config.schema import Config  # noqa: E402
-from instrument.errors import InstrumentError  # noqa: E402
+from instrument.checkpoint.folder import Checkpoints, load
+from instrument.checkpoint.states import random_state, restore_random_state
+from instrument.config.schema import Config
+from instrument.errors import InstrumentError
 
 schedules = torch.optim.lr_scheduler
 SCHEDULES: dict[str, Callable[[Any], Any]] = {
@@ -237,7 +236,6 @@ def test_optimizer_keeps_its_implementation(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
 @pytest.mark.parametrize("adamw", [{}, {"fused": True}, {"capturable": True}, {"foreach": False}])
 def test_resumed_run_equals_an_uninterrupted_one_on_a_gpu(tmp_path: Path, adamw: dict[str, Any]) -> None:
     whole = Run(device="cuda", **adamw).train(0, 10)
@@ -249,7 +247,6 @@ def test_resumed_run_equals_an_uninterrupted_one_on_a_gpu(tmp_path: Path, adamw:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
 @pytest.mark.parametrize(("source", "target"), [("cuda", "cpu"), ("cpu", "cuda")])
 def test_run_resumes_on_another_device(tmp_path: Path, source: str, target: str) -> None:
     adamw = {"capturable": source == "cuda"}
@@ -266,7 +263,6 @@ def test_run_resumes_on_another_device(tmp_path: Path, source: str, target: str)
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
 def test_writes_of_other_streams_finish_first(tmp_path: Path) -> None:
     model = torch.nn.Linear(4, 4, bias=False, device="cuda")
     stream = torch.cuda.Stream()

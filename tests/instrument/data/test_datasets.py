@@ -9,27 +9,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
-
-from instrument.config.schema import Config, Data, Model, Training  # noqa: E402
-from instrument.data import (  # noqa: E402
+from instrument.config.schema import Config, Data, Model, Training
+from instrument.data import (
     Loader,
     Order,
     Position,
     Synthetic,
     _sample,
 )
-from instrument.errors import ConfigError  # noqa: E402
-from instrument.prefetch import PrefetchLoader  # noqa: E402
-from instrument.workload import Workload, call_model  # noqa: E402
-from tests.instrument import loaders  # noqa: E402
+from instrument.errors import ConfigError
+from instrument.prefetch import PrefetchLoader
+from instrument.workload import Workload, call_model
+from tests.instrument import loaders
 
 # Python 3.12 says this of every fork under torch, whose threads it counts.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 MODEL = Model(name="transformer", features=3, vocabulary=10, width=16, heads=2)
 DATA = Data(batch=2, sequence=4, samples=11, distinct_batches=0, workers=0)
 CONFIG = Config(training=Training(seed=3), model=MODEL, data=DATA)
@@ -258,7 +256,6 @@ def test_exceeded_pinned_budget_is_a_one_line_error(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.gpu
-@GPU
 class TestOnTheGpu:
     @pytest.mark.parametrize("changed", [{}, {"preload": True}, {"workers": 1}])
     def test_batches_are_made_in_pinned_memory(self, changed: dict[str, Any]) -> None:

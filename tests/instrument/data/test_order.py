@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
-
-from instrument.data import Order, Position, generator_for  # noqa: E402
-from instrument.errors import ConfigError  # noqa: E402
+from instrument.data import Order, Position, generator_for
+from instrument.errors import ConfigError
 
 sizes = {"batch": st.integers(1, 5), "world": st.integers(1, 3), "extra": st.integers(0, 20), "shuffle": st.booleans()}
 

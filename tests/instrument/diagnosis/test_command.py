@@ -14,32 +14,31 @@ from typing import Any
 
 import click
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from instrument.config.schema import Config, Data, Model, Training  # noqa: E402
-from instrument.diagnosis import command as command_module  # noqa: E402
-from instrument.diagnosis import measure as measure_module  # noqa: E402
-from instrument.diagnosis import output  # noqa: E402
-from instrument.diagnosis.command import command, main  # noqa: E402
-from instrument.diagnosis.costs import Diagnosis, Remedy, StageResult  # noqa: E402
-from instrument.diagnosis.measure import (  # noqa: E402
+from instrument.config.schema import Config, Data, Model, Training
+from instrument.diagnosis import command as command_module
+from instrument.diagnosis import measure as measure_module
+from instrument.diagnosis import output
+from instrument.diagnosis.command import command, main
+from instrument.diagnosis.costs import Diagnosis, Remedy, StageResult
+from instrument.diagnosis.measure import (
     FIGURES,
     ROUNDS,
     Plan,
     measure,
 )
-from instrument.diagnosis.output import WIDTH, diagnosis_table  # noqa: E402
-from instrument.diagnosis.own import report_stages  # noqa: E402
-from instrument.diagnosis.stages import (  # noqa: E402
+from instrument.diagnosis.output import WIDTH, diagnosis_table
+from instrument.diagnosis.own import report_stages
+from instrument.diagnosis.stages import (
     STAGES,
     Stage,
     StageContext,
     select_stages,
 )
-from instrument.diagnosis.verdict import build_diagnosis  # noqa: E402
-from instrument.errors import ConfigError, InstrumentError  # noqa: E402
-from tests.instrument.config.sections import from_sections  # noqa: E402
+from instrument.diagnosis.verdict import build_diagnosis
+from instrument.errors import ConfigError, InstrumentError
+from tests.instrument.config.sections import from_sections
 
 TINY = (
     "--device cpu --precision fp32 --layers 1 --width 16 --heads 2 --features 8 --vocabulary 16 --sequence 4 --batch 2"
@@ -173,19 +172,13 @@ def measure_one(opened: Stage, plan: Plan) -> StageResult:
     return row
 
 
-def test_stages_run_the_planned_number_of_steps() -> None:
-    done: list[str] = []
-    row = measure_one(stage(lambda _setting: Counted(done)), Plan(iterations=4, warm_up=3))
-    assert done == (["iterate"] * 3 + ["begin"] + ["iterate"] * 4 + ["close"]) * ROUNDS
-    assert len(row.rounds_ms) == ROUNDS
-    assert row.data_load_ms == 1.5
-
-
-def test_round_synchronizes_only_at_its_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stages_run_the_planned_steps_and_synchronize_around_them(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     monkeypatch.setattr(measure_module, "synchronize", lambda _device: done.append("wait"))
-    measure_one(stage(lambda _setting: Counted(done)), Plan(iterations=2, warm_up=0))
-    assert done == ["begin", "wait", "iterate", "iterate", "wait", "close"] * ROUNDS
+    row = measure_one(stage(lambda _setting: Counted(done)), Plan(iterations=4, warm_up=3))
+    assert done == (["iterate"] * 3 + ["begin", "wait"] + ["iterate"] * 4 + ["wait", "close"]) * ROUNDS
+    assert len(row.rounds_ms) == ROUNDS
+    assert row.data_load_ms == 1.5
 
 
 def test_preloaded_batches_are_not_timed() -> None:
@@ -430,8 +423,6 @@ def test_reasons_are_printed_once() -> None:
 
 @pytest.mark.gpu
 def test_real_gpu_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA GPU")
     run("--device", "cuda", "--precision", "bf16", "--json", str(tmp_path / "found.json"))
     found = json.loads((tmp_path / "found.json").read_text())
     by_name = {row["stage"]: row for row in found["stages"]}
@@ -448,8 +439,6 @@ def test_real_gpu_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.gpu
 def test_work_launched_ahead_has_no_gaps() -> None:
     """Many kernels of a few elements: launched one by one the GPU waits between them."""
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA GPU")
     from instrument.diagnosis.measure import launched_ahead_ms
 
     small, device = torch.zeros(8, device="cuda"), torch.device("cuda", 0)

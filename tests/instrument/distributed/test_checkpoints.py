@@ -9,24 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from instrument.checkpoint import file  # noqa: E402
-from instrument.checkpoint.resume import load  # noqa: E402
-from instrument.config.schema import Checkpoint, Config, Data, Model, Training  # noqa: E402
-from instrument.data import Position  # noqa: E402
-from instrument.distributed.checkpoints import checkpoint_parts, shared_checkpoints  # noqa: E402
-from instrument.distributed.world import World  # noqa: E402
-from instrument.distributed.wrap import wrap  # noqa: E402
-from instrument.errors import InstrumentError  # noqa: E402
-from instrument.trainer.learner import Learner  # noqa: E402
-from tests.instrument import ranks  # noqa: E402
-from tests.instrument.loaders import build_loader  # noqa: E402
-from tests.instrument.models.tiny import build  # noqa: E402
+from instrument.checkpoint import file
+from instrument.checkpoint.resume import load
+from instrument.config.schema import Checkpoint, Config, Data, Distributed, Model, Training
+from instrument.data import Position
+from instrument.distributed.checkpoints import checkpoint_parts, shared_checkpoints
+from instrument.distributed.world import World
+from instrument.distributed.wrap import wrap
+from instrument.errors import InstrumentError
+from instrument.trainer.learner import Learner
+from tests.instrument import ranks
+from tests.instrument.loaders import build_loader
+from tests.instrument.models.tiny import build
 
 CPU = torch.device("cpu")
-TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 DTYPES = {"inputs": torch.float64, "targets": torch.int64}
 CONFIG = Config(
     training=Training(precision="fp32", device="cpu", steps=6, learning_rate=0.01, warmup=2),
@@ -38,16 +36,17 @@ CONFIG = Config(
 class Run:
     """A small training on one of several ranks, in what it keeps like the real one."""
 
-    def __init__(self, world: World, folder: Path, seed: int) -> None:
+    def __init__(self, world: World, folder: Path, seed: int, *, sharded: bool = False) -> None:
         torch.manual_seed(100 * seed + world.rank)
-        self.config = replace(CONFIG, checkpoint=Checkpoint(folder=folder))
+        distributed = Distributed(shard=sharded and world.size > 1)
+        self.config = replace(CONFIG, checkpoint=Checkpoint(folder, keep=2, sharded=sharded), distributed=distributed)
         self.world, self.said = world, list[str]()
         self.device = torch.device(world.device_type, world.local_rank) if world.device_type == "cuda" else CPU
         model = build(CONFIG.model, CONFIG.data, self.device).double()  # Adam makes much of float32's last bits
         self.learner = Learner(
             wrap(model, self.config.distributed, world, self.device), CONFIG.training, 6, self.device
         )
-        self.parts = checkpoint_parts(self.learner, world)
+        self.parts = checkpoint_parts(self.learner, world, shared=not sharded)
         self.checkpoints = shared_checkpoints(self.config, world, self.said.append)
 
     def train(self, first: int, last: int) -> Run:
@@ -168,8 +167,7 @@ def test_two_ranks_resume_bit_for_bit(two: Mapping[str, list[Any]]) -> None:
     went_on_bit_for_bit(two["ddp"])
 
 
-@pytest.mark.gpu
-@TWO_GPUS
+@pytest.mark.gpu(2)
 def test_two_gpus_resume_bit_for_bit(two_gpus: Mapping[str, list[Any]]) -> None:
     went_on_bit_for_bit(two_gpus["ddp"])
 

@@ -8,19 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from instrument.config.schema import Config, Data, Distributed, Model, Training  # noqa: E402
-from instrument.distributed.world import World  # noqa: E402
-from instrument.distributed.wrap import gradient_reduction, unwrap, wrap  # noqa: E402
-from instrument.trainer.learner import Learner  # noqa: E402
-from tests.instrument import ranks  # noqa: E402
-from tests.instrument.loaders import build_loader  # noqa: E402
-from tests.instrument.models.tiny import build  # noqa: E402
+from instrument.config.schema import Config, Data, Distributed, Model, Training
+from instrument.distributed.world import World
+from instrument.distributed.wrap import gradient_reduction, unwrap, wrap
+from instrument.trainer.learner import Learner
+from tests.instrument import ranks
+from tests.instrument.loaders import build_loader
+from tests.instrument.models.tiny import build
 
 CPU = torch.device("cpu")
-TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 DTYPES = {"inputs": torch.float64, "targets": torch.int64}
 STEPS = 4
 CONFIG = Config(
@@ -70,40 +68,21 @@ def with_(config: Config, *, accumulation: int = 1, batch: int | None = None, **
     )
 
 
-def ddp(world: World, _folder: Path) -> Any:
-    return train(CONFIG, world)
+SCENARIOS: dict[str, dict[str, Any]] = {
+    "ddp": {},
+    "ddp_static_graph_accumulating": {"accumulation": 2, "static_graph": True},
+    "ddp_static_graph_without_views": {"static_graph": True, "gradient_as_bucket_view": False, "bucket_mb": 25},
+    "ddp_accumulating": {"accumulation": 2},
+    "ddp_accumulating_reducing_each": {"accumulation": 2, "no_sync": False},
+    "sharded": {"shard": True},
+    "sharded_gathering_ahead": {"shard": True, "reshard_after_forward": False, "shard_prefetch": 1},
+    "sharded_accumulating": {"shard": True, "accumulation": 2},
+    "sharded_accumulating_reducing_each": {"shard": True, "accumulation": 2, "no_sync": False},
+}
 
 
-def ddp_static_graph_without_views(world: World, _folder: Path) -> Any:
-    return train(with_(CONFIG, static_graph=True, gradient_as_bucket_view=False, bucket_mb=25), world)
-
-
-def ddp_accumulating(world: World, _folder: Path) -> Any:
-    return train(with_(CONFIG, accumulation=2), world)
-
-
-def ddp_static_graph_accumulating(world: World, _folder: Path) -> Any:
-    return train(with_(CONFIG, accumulation=2, static_graph=True), world)
-
-
-def ddp_accumulating_reducing_each(world: World, _folder: Path) -> Any:
-    return train(with_(CONFIG, accumulation=2, no_sync=False), world)
-
-
-def sharded(world: World, _folder: Path) -> Any:
-    return train(with_(CONFIG, shard=True), world)
-
-
-def sharded_accumulating(world: World, _folder: Path) -> Any:
-    return train(with_(CONFIG, shard=True, accumulation=2), world)
-
-
-def sharded_accumulating_reducing_each(world: World, _folder: Path) -> Any:
-    return train(with_(CONFIG, shard=True, accumulation=2, no_sync=False), world)
-
-
-def sharded_gathering_ahead(world: World, _folder: Path) -> Any:
-    return train(with_(CONFIG, shard=True, reshard_after_forward=False, shard_prefetch=1), world)
+def scenarios(world: World, _folder: Path) -> Any:
+    return {name: train(with_(CONFIG, **how), world) for name, how in SCENARIOS.items()}
 
 
 def gathered_in_bf16(world: World, _folder: Path) -> Any:
@@ -125,38 +104,35 @@ def blocks_sharded(world: World, _folder: Path) -> Any:
     return [name for name, module in model.named_modules() if hasattr(module, "set_requires_gradient_sync")]
 
 
-SCENARIOS = (
-    ddp, ddp_static_graph_accumulating, ddp_static_graph_without_views, ddp_accumulating,
-    ddp_accumulating_reducing_each, sharded, sharded_gathering_ahead, sharded_accumulating,
-    sharded_accumulating_reducing_each,
-)  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Any]]:
-    return ranks.run((*SCENARIOS, blocks_sharded, gathered_in_bf16), tmp_path_factory.mktemp("two"))
+    found = ranks.run((scenarios, blocks_sharded, gathered_in_bf16), tmp_path_factory.mktemp("two"))
+    return {**found, **by_name(found["scenarios"])}
+
+
+def by_name(results: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    return {name: [of_rank[name] for of_rank in results] for name in SCENARIOS}
 
 
 @pytest.fixture(scope="module")
 def two_gpus(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[Any]]:
-    return ranks.run(SCENARIOS, tmp_path_factory.mktemp("gpus"), device="cuda")
+    return by_name(ranks.run((scenarios,), tmp_path_factory.mktemp("gpus"), device="cuda")["scenarios"])
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.__name__)
-def test_two_ranks_equal_one_process_with_both_batches(two: Mapping[str, list[Any]], scenario: Any) -> None:
-    equals_one_process(two[scenario.__name__], scenario)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_two_ranks_equal_one_process_with_both_batches(two: Mapping[str, list[Any]], scenario: str) -> None:
+    equals_one_process(two[scenario], scenario)
 
 
-@pytest.mark.gpu
-@TWO_GPUS
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.__name__)
-def test_two_gpus_equal_one_process_with_both_batches(two_gpus: Mapping[str, list[Any]], scenario: Any) -> None:
+@pytest.mark.gpu(2)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_two_gpus_equal_one_process_with_both_batches(two_gpus: Mapping[str, list[Any]], scenario: str) -> None:
     # A GPU adds up in another order, and Adam divides each gradient by its own size: nearly zero ones show it.
-    equals_one_process(two_gpus[scenario.__name__], scenario, rtol=1e-6, atol=1e-9)
+    equals_one_process(two_gpus[scenario], scenario, rtol=1e-6, atol=1e-9)
 
 
-def equals_one_process(results: list[Any], scenario: Any, *, rtol: float = 1e-9, atol: float = 1e-12) -> None:
-    count = 2 if "accumulating" in scenario.__name__ else 1
+def equals_one_process(results: list[Any], scenario: str, *, rtol: float = 1e-9, atol: float = 1e-12) -> None:
+    count = 2 if "accumulating" in scenario else 1
     losses, weights = train(with_(CONFIG, accumulation=count, batch=2 * CONFIG.data.batch), World())
     (first, shared), (second, _) = results
     torch.testing.assert_close([(a + b) / 2 for a, b in zip(first, second, strict=True)], losses, rtol=rtol, atol=0)

@@ -9,18 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from instrument.checkpoint.folder import Checkpoints  # noqa: E402
-from instrument.config.schema import Distributed  # noqa: E402
-from instrument.distributed.world import World, select_device  # noqa: E402
-from instrument.trainer import training_run as runs  # noqa: E402
-from tests.instrument import ranks  # noqa: E402
-from tests.instrument.checkpoint.test_folder import names  # noqa: E402
-from tests.instrument.trainer.test_loop import config, poison  # noqa: E402
-
-TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+from instrument.checkpoint.folder import Checkpoints
+from instrument.config.schema import Distributed
+from instrument.distributed.world import World, select_device
+from instrument.trainer import training_run as runs
+from tests.instrument import ranks
+from tests.instrument.checkpoint.test_folder import names
+from tests.instrument.trainer.test_loop import config, poison
 
 
 def trained(world: World, folder: Path, *, shard: bool = False, bad: range | set[int] | None = None, **how: Any) -> Any:
@@ -39,27 +36,17 @@ def trained(world: World, folder: Path, *, shard: bool = False, bad: range | set
     return outcome.exit_code, outcome.failure, outcome.losses, said
 
 
-def stopping(world: World, folder: Path) -> Any:
-    return trained(world, folder / "stop", bad=range(5, 100))
+SCENARIOS: dict[str, dict[str, Any]] = {
+    "stop": {"bad": range(5, 100)},
+    "event": {"bad": range(5, 100), "sync": "event"},
+    "sharded": {"bad": range(5, 100), "shard": True},
+    "five": {"steps": 5},
+    "skip": {"bad": {3}, "on_nan": "skip", "steps": 8},
+}
 
 
-def stopping_without_waiting(world: World, folder: Path) -> Any:
-    return trained(world, folder / "event", bad=range(5, 100), sync="event")
-
-
-def stopping_sharded(world: World, folder: Path) -> Any:
-    return trained(world, folder / "sharded", bad=range(5, 100), shard=True)
-
-
-def five_steps(world: World, folder: Path) -> Any:
-    return trained(world, folder / "five", steps=5)
-
-
-def skipping(world: World, folder: Path) -> Any:
-    return trained(world, folder / "skip", bad={3}, on_nan="skip", steps=8)
-
-
-SCENARIOS = (stopping, stopping_without_waiting, stopping_sharded, five_steps, skipping)
+def scenarios(world: World, folder: Path) -> Any:
+    return {name: trained(world, folder / name, **how) for name, how in SCENARIOS.items()}
 
 
 def newest(folder: Path) -> dict[str, Any]:
@@ -70,9 +57,9 @@ def newest(folder: Path) -> dict[str, Any]:
 
 
 def check(device: str, folder: Path) -> None:
-    told = ranks.run(SCENARIOS, folder, device=device)
-    for name in ("stopping", "stopping_without_waiting", "stopping_sharded"):
-        first, second = told[name]
+    ranks_told = ranks.run((scenarios,), folder, device=device)["scenarios"]
+    for name in ("stop", "event", "sharded"):
+        first, second = (told[name] for told in ranks_told)
         assert first[0] == second[0] == 1, name
         assert first[1] == second[1] and first[1].startswith("the loss or gradient of step 5 is not finite"), name
         for _code, _failure, losses, _said in (first, second):
@@ -89,17 +76,16 @@ def check(device: str, folder: Path) -> None:
         newest(folder / "stop")["parts"]["model"].values(), five["parts"]["model"].values(), strict=True
     ):
         torch.testing.assert_close(weights, expected)
-    for code, failure, losses, _said in told["skipping"]:
+    for code, failure, losses, _said in (told["skip"] for told in ranks_told):
         assert (code, failure) == (0, None)
         assert [step for step, loss in enumerate(losses) if not math.isfinite(loss)] == [3]
-    assert told["skipping"][0][3][-1].startswith("non-finite loss or gradient in 1 of 8 steps (first: step 3)")
+    assert ranks_told[0]["skip"][3][-1].startswith("non-finite loss or gradient in 1 of 8 steps (first: step 3)")
 
 
 def test_all_ranks_stop_or_skip_at_the_same_step(tmp_path: Path) -> None:
     check("cpu", tmp_path)
 
 
-@pytest.mark.gpu
-@TWO_GPUS
+@pytest.mark.gpu(2)
 def test_all_gpus_stop_or_skip_at_the_same_step(tmp_path: Path) -> None:
     check("cuda", tmp_path)

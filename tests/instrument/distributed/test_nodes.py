@@ -12,10 +12,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("torch")
-
 FLAGS = (
     *("--device", "cpu", "--layers", "1", "--width", "16", "--heads", "2", "--features", "8", "--vocabulary", "32"),
     *("--batch", "2", "--sequence", "4", "--samples", "32", "--steps", "6", "--monitor-every", "1", "--no-progress"),

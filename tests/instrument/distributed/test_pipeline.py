@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from docs.examples.pipeline_stages import pipeline_schedule, stage_blocks  # noqa: E402
-from instrument import ranges  # noqa: E402
-from instrument.distributed.world import World  # noqa: E402
-from instrument.errors import ConfigError  # noqa: E402
-from tests.instrument import ranks  # noqa: E402
-from tests.instrument.test_ranges import Recorder, assert_nested  # noqa: E402
+from docs.examples.pipeline_stages import pipeline_schedule, stage_blocks
+from instrument import ranges
+from instrument.distributed.world import World
+from instrument.errors import ConfigError
+from tests.instrument import ranks
+from tests.instrument.test_ranges import Recorder, assert_nested
 
 CPU = torch.device("cpu")
 MICRO_BATCHES, STEPS = 4, 2

@@ -2,48 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from instrument.config.schema import Checkpoint, Distributed  # noqa: E402
-from instrument.data import Position  # noqa: E402
-from instrument.distributed.checkpoints import checkpoint_parts, shared_checkpoints  # noqa: E402
-from instrument.distributed.world import World  # noqa: E402
-from instrument.distributed.wrap import wrap  # noqa: E402
-from instrument.errors import InstrumentError  # noqa: E402
-from instrument.trainer.learner import Learner  # noqa: E402
-from tests.instrument import ranks  # noqa: E402
-from tests.instrument.distributed.test_checkpoints import CONFIG, CPU, TWO_GPUS  # noqa: E402
-from tests.instrument.loaders import build_loader  # noqa: E402
-from tests.instrument.models.tiny import build  # noqa: E402
+from instrument.distributed.world import World
+from instrument.errors import InstrumentError
+from tests.instrument import ranks
+from tests.instrument.distributed import test_checkpoints
 
 
-class Run:
-    """A small sharded training."""
-
+class Run(test_checkpoints.Run):
     def __init__(self, world: World, folder: Path, seed: int) -> None:
-        torch.manual_seed(100 * seed + world.rank)
-        distributed = Distributed(shard=world.size > 1)
-        self.config = replace(CONFIG, checkpoint=Checkpoint(folder, keep=2, sharded=True), distributed=distributed)
-        self.device = torch.device(world.device_type, world.local_rank) if world.device_type == "cuda" else CPU
-        model = wrap(build(CONFIG.model, CONFIG.data, self.device), distributed, world, self.device)
-        self.world, self.lines = world, list[str]()
-        self.learner = Learner(model, CONFIG.training, 6, self.device)
-        self.parts = checkpoint_parts(self.learner, world, shared=False)
-        self.checkpoints = shared_checkpoints(self.config, world, self.lines.append)
-
-    def train(self, first: int, last: int) -> Run:
-        batches = iter(build_loader(self.config, rank=self.world.rank, world=self.world.size, start=Position(0, first)))
-        for _ in range(first, last):
-            batch = {name: value.to(self.device) for name, value in next(batches).items()}
-            self.learner.backward(self.learner.forward(batch))
-            self.learner.update()
-        return self
+        super().__init__(world, folder, seed, sharded=True)
 
     def weights(self) -> dict[str, Any]:
         weights = self.learner.model.state_dict().items()
@@ -72,7 +45,7 @@ def sharded(world: World, folder: Path) -> Any:
     assert second.learner.schedule.step_count == 4
     assert second.checkpoints.emergency(4, second.parts, ValueError("broken")) is None
     path = second.checkpoints.emergency(4, second.parts, "SIGTERM", extra={"position": [0, 4]})
-    return saved, second.lines, path
+    return saved, second.said, path
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +69,7 @@ def two_gpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]
     return folder / "run", ranks.run([sharded], folder, device="cuda")["sharded"]
 
 
-@pytest.mark.gpu
-@TWO_GPUS
+@pytest.mark.gpu(2)
 def test_two_gpus_resume_bit_for_bit_and_one_process_continues(two_gpus: tuple[Path, list[Any]]) -> None:
     folder, ((saved, _lines, path), _) = two_gpus
     assert path == folder / "step-00000004"
@@ -124,10 +96,10 @@ def test_checkpoint_before_a_damaged_one_is_loaded(two: tuple[Path, list[Any]]) 
     for name in ("run.json", "__0_0.distcp", ".metadata", "rank-0.pt"):
         content = (path / name).read_bytes()
         (path / name).write_bytes(content[: len(content) // 2])
-        alone.lines.clear()
+        alone.said.clear()
         resumed = alone.checkpoints.start("latest", alone.parts)
         assert (resumed and resumed.step) in (4, 7), name
-        assert [line.partition(" (")[0] for line in alone.lines] == [f"{path} is damaged"], name
+        assert [line.partition(" (")[0] for line in alone.said] == [f"{path} is damaged"], name
         (path / name).write_bytes(content)
 
 

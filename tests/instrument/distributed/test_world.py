@@ -11,16 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 
-torch = pytest.importorskip("torch")
-
-import torch.distributed as dist  # noqa: E402
-
-from instrument.config.schema import Config, Distributed, Training  # noqa: E402
-from instrument.distributed.world import StopVote, World, any_rank, mean_over_ranks, process_group, select_device  # noqa: E402  # noqa: E402
-from instrument.distributed.wrap import wrap  # noqa: E402
-from instrument.errors import ConfigError  # noqa: E402
-from tests.instrument import ranks  # noqa: E402
+from instrument.config.schema import Config, Distributed, Training
+from instrument.distributed.world import StopVote, World, any_rank, mean_over_ranks, process_group, select_device
+from instrument.distributed.wrap import wrap
+from instrument.errors import ConfigError
+from tests.instrument import ranks
 
 
 def who(world: World, _folder: Path) -> Any:
@@ -71,8 +69,7 @@ def test_figures_average_over_measuring_ranks(two: Mapping[str, list[Any]]) -> N
     assert two["means"] == [{"loss": 0.5, "nothing": None, "power": 300.0}] * 2
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.gpu(2)
 def test_two_gpus_vote_and_average(tmp_path: Path) -> None:
     two = ranks.run((who, votes, unasked, at_once, means, current), tmp_path, device="cuda")
     assert [world for world, *_ in two["who"]] == [World(0, 0, 2, "cuda"), World(1, 1, 2, "cuda")]

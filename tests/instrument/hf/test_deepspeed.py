@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("deepspeed")
 
-from instrument import annotate, ranges  # noqa: E402
-from instrument.hf import AsyncTrainer  # noqa: E402
-from tests.instrument.hf.tiny import Texts, trainer  # noqa: E402
+from instrument import annotate, ranges
+from instrument.hf import AsyncTrainer
+from tests.instrument.hf.tiny import Texts, trainer
 
 STEPS, ACCUMULATION, PROCESSES = 6, 2, 2
 ZERO_2 = {

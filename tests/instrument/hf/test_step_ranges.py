@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from instrument.hf.batches import StepRanges

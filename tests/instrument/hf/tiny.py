@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
@@ -16,8 +16,7 @@ from instrument.hf import AsyncTrainer  # noqa: E402
 
 SAMPLES, LENGTH, VOCABULARY, BATCH = 22, 8, 32, 4
 Sample = dict[str, Any]
-GPU_MARKS = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
-CPU_AND_GPU = ["cpu", pytest.param("cuda", marks=GPU_MARKS)]
+CPU_AND_GPU = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 class Texts(torch.utils.data.Dataset[Sample]):

@@ -6,15 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
-
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-
-from docs.examples import diffusion  # noqa: E402
-from docs.examples.diffusion import CHANNELS, SIDE, patchify, unpatchify  # noqa: E402
-from docs.examples.masked_language import (  # noqa: E402
+from docs.examples import diffusion
+from docs.examples.diffusion import CHANNELS, SIDE, patchify, unpatchify
+from docs.examples.masked_language import (
     APPLY_PROMPT,
     IGNORED,
     MASK,
@@ -25,11 +23,11 @@ from docs.examples.masked_language import (  # noqa: E402
     apply_prompt_vectorised,
     loss,
 )
-from instrument.config.loading import load  # noqa: E402
-from instrument.config.schema import Config, Data  # noqa: E402
-from instrument.trainer.training_run import train  # noqa: E402
-from tests.captures import ROOT  # noqa: E402
-from tests.instrument.models.tiny import awakened, batch, built, config, gradients, tiny  # noqa: E402
+from instrument.config.loading import load
+from instrument.config.schema import Config, Data
+from instrument.trainer.training_run import train
+from tests.captures import ROOT
+from tests.instrument.models.tiny import awakened, batch, built, config, gradients, tiny
 
 COMMANDS = [
     command
@@ -88,8 +86,6 @@ def test_training_is_equal_with_either_form() -> None:
 
 @pytest.mark.gpu
 def test_both_forms_give_the_same_bits_on_a_gpu() -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA")
     drawn = torch.Generator().manual_seed(0)
     hidden, prompt = (torch.randn(*shape, generator=drawn).cuda() for shape in ((8, 32, 64), (16, 64)))
     hidden, prompt = hidden.requires_grad_(), prompt.requires_grad_()

@@ -4,13 +4,11 @@ from functools import partial
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-
-from tests.instrument.models.tiny import (  # noqa: E402
+from tests.instrument.models.tiny import (
     DATA,
     NAMES,
     WITHOUT_DRAWS,
@@ -175,8 +173,6 @@ def test_autocast_loss_is_float32_and_close(name: str) -> None:
 @pytest.mark.parametrize("attention", ["auto", "flash", "math"])
 @pytest.mark.parametrize("name", WITHOUT_DRAWS)
 def test_captured_step_replays_to_the_same_loss(name: str, attention: str) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA")
     made = built(name, attention=attention, checkpointing=True).cuda()
     net = partial(made.loss, made.inner)
     # More than 3072 tokens: the embedding's backward then takes its other path, which sorts.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from instrument.config.schema import Model  # noqa: E402
-from instrument.errors import ConfigError  # noqa: E402
-from instrument.models import compile_model  # noqa: E402
+from instrument.config.schema import Model
+from instrument.errors import ConfigError
+from instrument.models import compile_model
 
 
 def test_blocks_need_a_module_list() -> None:

@@ -10,23 +10,11 @@ from hypothesis import strategies as st
 
 from instrument.monitor import Sinks
 from instrument.monitor.journal import Journal
-from instrument.monitor.metrics import Figures, StepFigures
+from instrument.monitor.metrics import StepFigures
+from tests.instrument.monitor.test_sink import Recorder
 
 
-class Kept:
-    """A sink that keeps its records."""
-
-    def __init__(self) -> None:
-        self.records: list[tuple[int, Figures]] = []
-
-    def write(self, step: int, figures: Figures) -> None:
-        self.records.append((step, figures))
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-def journal(kept: Kept, *, every: int = 10, first: int = 0, peak: float | None = None) -> Journal:
+def journal(kept: Recorder, *, every: int = 10, first: int = 0, peak: float | None = None) -> Journal:
     return Journal(Sinks([kept]), every, peak, lambda step: step, first=first)
 
 
@@ -39,7 +27,7 @@ def loss(number: int) -> tuple[int, dict[str, float]]:
 
 
 def test_record_covers_its_window() -> None:
-    kept = Kept()
+    kept = Recorder()
     one = journal(kept, every=3)
     one.add([loss(0), loss(1)], [step(0), step(1)])
     assert kept.records == []
@@ -53,7 +41,7 @@ def test_record_covers_its_window() -> None:
 
 @given(st.integers(0, 40), st.integers(0, 15), st.integers(1, 7), st.data())
 def test_every_step_is_in_exactly_one_record(steps: int, first: int, every: int, data: st.DataObject) -> None:
-    kept = Kept()
+    kept = Recorder()
     one = journal(kept, every=every, first=first)
     losses = [loss(number) for number in range(first, first + steps)]
     times = [step(number) for number in range(first, first + steps)]
@@ -73,7 +61,7 @@ def test_every_step_is_in_exactly_one_record(steps: int, first: int, every: int,
 
 
 def test_metrics_of_a_loss_function_are_means() -> None:
-    kept = Kept()
+    kept = Recorder()
     one = journal(kept, every=2)
     one.add([(number, {"loss": 1.0, "accuracy": number / 2}) for number in range(2)], [step(0), step(1)])
     one.add([(2, {"loss": 1.0})], [step(2)])
@@ -83,7 +71,7 @@ def test_metrics_of_a_loss_function_are_means() -> None:
 
 def test_failed_step_is_in_no_record() -> None:
     """The times of the step arrive, but not its loss."""
-    kept = Kept()
+    kept = Recorder()
     one = journal(kept, every=1)
     one.add([loss(0)], [step(0), step(1)])
     one.finish()
@@ -91,7 +79,7 @@ def test_failed_step_is_in_no_record() -> None:
 
 
 def test_enriched_values_are_in_the_record() -> None:
-    kept = Kept()
+    kept = Recorder()
     journal = Journal(Sinks([kept]), 1, 2000.0, lambda timing: replace(timing, flops=5, memory_peak_bytes=7))
     journal.add([loss(0)], [step(0)])
     ((_, figures),) = kept.records
@@ -99,7 +87,7 @@ def test_enriched_values_are_in_the_record() -> None:
 
 
 def test_recent_loss_is_the_mean_of_the_last_steps() -> None:
-    one = journal(Kept(), every=2)
+    one = journal(Recorder(), every=2)
     assert one.recent_loss() is None
     one.add([loss(1)], [])
     assert one.recent_loss() == 1.0
@@ -108,13 +96,13 @@ def test_recent_loss_is_the_mean_of_the_last_steps() -> None:
 
 
 def test_non_finite_loss_is_recorded() -> None:
-    kept = Kept()
+    kept = Recorder()
     one = journal(kept, every=1)
     one.add([(0, {"loss": math.nan})], [step(0)])
     assert math.isnan(kept.records[0][1]["loss"] or 0)
 
 
 def test_no_steps_no_record() -> None:
-    kept = Kept()
+    kept = Recorder()
     journal(kept).finish()
     assert kept.records == []

@@ -70,27 +70,18 @@ def test_new_run_keeps_earlier_records(tmp_path: Path) -> None:
     assert steps(path) == [0, 1, 2]
 
 
-def test_resumed_run_appends_after_its_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("before", "partial", "after"),
+    [(5, b"", range(5, 8)), (10, b"", range(6, 12)), (3, b'{"step": 3, "lo', range(3, 5)), (0, b"", range(4, 6))],
+    ids=["goes on", "repeats steps", "partial line", "no file"],
+)
+def test_resumed_run_has_each_step_once(tmp_path: Path, before: int, partial: bytes, after: range) -> None:
     path = tmp_path / "run.jsonl"
-    write(path, range(5))
-    write(path, range(5, 8), resumed_at=5)
-    assert steps(path) == list(range(8))
-
-
-def test_repeated_steps_are_written_once(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    write(path, range(10))
-    write(path, range(6, 12), resumed_at=6)
-    assert steps(path) == list(range(12))
-
-
-def test_resume_removes_a_partial_line(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    write(path, range(3))
-    with path.open("ab") as file:
-        file.write(b'{"step": 3, "lo')
-    write(path, range(3, 5), resumed_at=3)
-    assert steps(path) == [0, 1, 2, 3, 4]
+    if before:
+        write(path, range(before))
+        path.write_bytes(path.read_bytes() + partial)
+    write(path, after, resumed_at=after.start)
+    assert steps(path) == [*range(min(before, after.start)), *after]
 
 
 def test_lines_of_other_programs_stay(tmp_path: Path) -> None:
@@ -100,11 +91,6 @@ def test_lines_of_other_programs_stay(tmp_path: Path) -> None:
     lines = path.read_text().splitlines()
     assert lines[:5] == ["# a note", '{"note": 1}', "[1]", '{"step": "x"}', '{"step": null}']
     assert json.loads(lines[5])["step"] == 2
-
-
-def test_resumed_run_can_start_a_file(tmp_path: Path) -> None:
-    write(tmp_path / "new.jsonl", range(4, 6), resumed_at=4)
-    assert steps(tmp_path / "new.jsonl") == [4, 5]
 
 
 def test_unwritable_path_is_one_line(tmp_path: Path) -> None:

@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset
 
-torch = pytest.importorskip("torch")
-
-from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
-
-from instrument.config.schema import Config, Data, Model, Monitor, Training  # noqa: E402
-from instrument.monitor.loader import LoaderGauge  # noqa: E402
-from instrument.monitor.metrics import LoaderCounts, StepFigures, figures, loader_text  # noqa: E402
-from instrument.trainer.training_run import train  # noqa: E402
-from tests.instrument.test_ranges import Recorder  # noqa: E402
+from instrument.config.schema import Config, Data, Model, Monitor, Training
+from instrument.monitor.loader import LoaderGauge
+from instrument.monitor.metrics import LoaderCounts, StepFigures, figures, loader_text
+from instrument.trainer.training_run import train
+from tests.instrument.test_ranges import Recorder
 
 CODE = "tests.instrument.own.my_code"
 SECONDS = 0.02  # a sample takes so long, so a worker makes at most 50 batches of one a second

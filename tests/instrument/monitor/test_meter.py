@@ -6,12 +6,11 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from instrument.monitor import meter as meter_module  # noqa: E402
-from instrument.monitor.meter import StepMeter  # noqa: E402
-from instrument.streams import Event  # noqa: E402
+from instrument.monitor import meter as meter_module
+from instrument.monitor.meter import StepMeter
+from instrument.streams import Event
 
 CPU = torch.device("cpu")
 
@@ -236,8 +235,6 @@ def test_host_clock_without_a_gpu() -> None:
 
 @pytest.mark.gpu
 def test_gpu_times_without_synchronization() -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA GPU")
     device = torch.device("cuda")
     meter = StepMeter(device)
     torch.cuda.synchronize()

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import importlib
 import io
 import sys
-import types
 
 import pytest
 
@@ -30,13 +28,6 @@ def config(steps: int = 40, *, epochs: int | None = None, progress: bool = True)
     return Config(training=Training(steps=steps, epochs=epochs), monitor=Monitor(progress=progress))
 
 
-def without_tqdm(monkeypatch: pytest.MonkeyPatch) -> None:
-    def import_module(name: str) -> types.ModuleType:
-        raise ModuleNotFoundError(name)
-
-    monkeypatch.setattr(importlib, "import_module", import_module)
-
-
 def test_nothing_is_shown_if_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = shown_on(monkeypatch)
     assert open_sink(config(progress=False), None) is None
@@ -59,23 +50,18 @@ def test_bar_shows_steps_and_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     assert SHOWN in last
 
 
-def test_bar_of_a_resumed_run_starts_at_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("epochs", "resumed_at", "total", "shown"), [(None, 30, 40, "30/40"), (2, None, 50, "10/50")])
+def test_bar_of_a_resumed_run_and_of_epochs(
+    epochs: int | None, resumed_at: int | None, total: int, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     terminal = shown_on(monkeypatch)
     pytest.importorskip("tqdm")
-    bar = open_sink(config(), 30)
+    bar = open_sink(config(epochs=epochs), resumed_at, total)
     assert bar is not None
-    assert "30/40" in terminal.getvalue()
+    if resumed_at is None:
+        bar.write(9, RECORD)
     bar.close()
-
-
-def test_bar_of_a_run_in_epochs_has_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = shown_on(monkeypatch)
-    pytest.importorskip("tqdm")
-    bar = open_sink(config(epochs=2), None, 50)
-    assert bar is not None
-    bar.write(9, RECORD)
-    bar.close()
-    assert "10/50" in terminal.getvalue()
+    assert shown in terminal.getvalue()
 
 
 def test_lines_without_a_terminal_have_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +82,7 @@ def test_lines_without_a_terminal_have_the_time_left(monkeypatch: pytest.MonkeyP
 
 def test_terminal_without_tqdm_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = shown_on(monkeypatch)
-    without_tqdm(monkeypatch)
+    monkeypatch.setitem(sys.modules, "tqdm", None)
     lines = open_sink(config(), None)
     assert isinstance(lines, LogLines)
     lines.write(99, RECORD)

@@ -10,21 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from instrument import Hooks  # noqa: E402
-from instrument.config.loading import load  # noqa: E402
-from instrument.config.schema import Checkpoint, Config, Data, Monitor, Training  # noqa: E402
-from instrument.distributed.world import process_group  # noqa: E402
-from instrument.errors import ConfigError  # noqa: E402
-from instrument.own import OwnLoss  # noqa: E402
-from instrument.trainer.optimizer import parameter_groups  # noqa: E402
-from instrument.trainer.training_run import _TrainingRun, train  # noqa: E402
-from instrument.workload import named_after, own_workload  # noqa: E402
-from tests.captures import ROOT  # noqa: E402
-from tests.instrument.own import my_code  # noqa: E402
-from tests.instrument.own.test_workload import CODE, config, losses  # noqa: E402
+from instrument import Hooks
+from instrument.config.loading import load
+from instrument.config.schema import Checkpoint, Config, Data, Monitor, Training
+from instrument.distributed.world import process_group
+from instrument.errors import ConfigError
+from instrument.own import OwnLoss
+from instrument.trainer.optimizer import parameter_groups
+from instrument.trainer.training_run import _TrainingRun, train
+from instrument.workload import named_after, own_workload
+from tests.captures import ROOT
+from tests.instrument.own import my_code
+from tests.instrument.own.test_workload import CODE, config, losses
 
 PLAIN = Config(
     Training(device="cpu", precision="fp32", steps=8, learning_rate=0.05, schedule="constant"),

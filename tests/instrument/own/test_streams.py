@@ -7,17 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from instrument.config.schema import Checkpoint  # noqa: E402
-from instrument.distributed.world import World, select_device  # noqa: E402
-from instrument.trainer import training_run as runs  # noqa: E402
-from instrument.workload import own_workload  # noqa: E402
-from tests.instrument import ranks  # noqa: E402
-from tests.instrument.own import my_code  # noqa: E402
-from tests.instrument.own.test_workload import config  # noqa: E402
+from instrument.config.schema import Checkpoint
+from instrument.distributed.world import World, select_device
+from instrument.trainer import training_run as runs
+from instrument.workload import own_workload
+from tests.instrument import ranks
+from tests.instrument.own import my_code
+from tests.instrument.own.test_workload import config
 
 LENGTHS = (4, 5)  # batches in an epoch of each rank
 

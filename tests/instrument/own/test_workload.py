@@ -8,22 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from instrument.config.loading import load  # noqa: E402
-from instrument.config.schema import Checkpoint, Config, Data, Model, Monitor, Training  # noqa: E402
-from instrument.errors import InstrumentError  # noqa: E402
-from instrument.own import OwnLoss, StreamLoader  # noqa: E402
-from instrument.train import main  # noqa: E402
-from instrument.trainer.messages import Outcome  # noqa: E402
-from instrument.trainer.optimizer import parameter_groups  # noqa: E402
-from instrument.trainer.training_run import train  # noqa: E402
-from instrument.workload import open_workload  # noqa: E402
-from tests.instrument.own import my_code  # noqa: E402
+from instrument.config.loading import load
+from instrument.config.schema import Checkpoint, Config, Data, Model, Monitor, Training
+from instrument.errors import InstrumentError
+from instrument.own import OwnLoss, StreamLoader
+from instrument.train import main
+from instrument.trainer.messages import Outcome
+from instrument.trainer.optimizer import parameter_groups
+from instrument.trainer.training_run import train
+from instrument.workload import open_workload
+from tests.instrument.own import my_code
 
 CODE = "tests.instrument.own.my_code"
-GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 FORMS = (
     "dataset", "loader", "Stream", "dictionaries", "Augmented", "augmented_loader", "own_generator", "weighted",
 )  # fmt: skip
@@ -51,7 +49,7 @@ def form(data: str, **training: Any) -> Config:
     return config(data, None if data == "dictionaries" else "loss", **training)
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, GPU])])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize(
     ("model", "strategy"),
     [("Normed", "prefetch"), ("Normed", "staged"), ("Normed", "graph"), ("Recomputing", "prefetch"),
@@ -60,6 +58,10 @@ def form(data: str, **training: Any) -> Config:
 def test_strategies_treat_buffers_and_random_numbers_alike(model: str, strategy: str, device: str) -> None:
     serial, other = (config(model=model, strategy=name, device=device) for name in ("serial", strategy))
     assert losses(other) == losses(serial)
+
+
+def test_model_returns_the_loss_of_a_stream() -> None:
+    assert len(losses(config("Stream", None))) == 10
 
 
 @pytest.mark.parametrize("data", FORMS)
@@ -223,14 +225,10 @@ def test_operations_of_a_step_are_counted_once() -> None:
         ({"data": "number"}, f"--data {CODE}:number: returns int, not a Dataset or a DataLoader"),
         ({"loss": "each_loss"}, "the loss function returns shape (4,) and must return one number; return its mean()"),
         ({"data": "dictionaries"}, "write the loss as a function loss(model, batch)"),
-        ({"loss": None, "data": "Stream"}, None),
         ({"data": "Stream", "epochs": 2}, "--epochs 2: the data has no length; use --steps"),
     ],
 )
-def test_error_is_one_line(wrong: dict[str, Any], reason: str | None) -> None:
-    if reason is None:
-        assert len(losses(config(**wrong))) == 10  # the model returns its loss
-        return
+def test_error_is_one_line(wrong: dict[str, Any], reason: str) -> None:
     with pytest.raises(InstrumentError) as refused:
         train(config(**wrong), lambda _line: None)
     assert reason in str(refused.value) and "\n" not in str(refused.value)

@@ -7,16 +7,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from instrument.config.schema import Config, Data, Model, Training  # noqa: E402
-from instrument.config.strategies import STRATEGIES  # noqa: E402
-from instrument.monitor.meter import StepMeter  # noqa: E402
-from instrument.strategies import strategy_class  # noqa: E402
-from instrument.trainer.learner import Learner  # noqa: E402
-from tests.instrument.loaders import build_loader  # noqa: E402
-from tests.instrument.models.tiny import build  # noqa: E402
+from instrument.config.schema import Config, Data, Model, Training
+from instrument.config.strategies import STRATEGIES
+from instrument.monitor.meter import StepMeter
+from instrument.strategies import strategy_class
+from instrument.trainer.learner import Learner
+from tests.instrument.loaders import build_loader
+from tests.instrument.models.tiny import build
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 MODEL = Model(layers=2, width=32, heads=4, vocabulary=64, features=16)
@@ -32,8 +31,6 @@ def config(strategy: str, **training: object) -> Config:
 
 def trained(of: Config, device_name: str, steps: int) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Run a few steps; return the losses and the weights."""
-    if device_name == "cuda" and not torch.cuda.is_available():
-        pytest.skip("needs a CUDA GPU")
     device = torch.device(device_name, 0 if device_name == "cuda" else None)
     torch.manual_seed(of.training.seed)
     learner = Learner(build(of.model, of.data, device), of.training, max(steps, 1), device)
@@ -82,8 +79,6 @@ def test_precisions(strategy: str, precision: str) -> None:
 
 @pytest.mark.gpu
 def test_stream_for_backward_stays_empty(tmp_path: Path) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA GPU")
     with torch.profiler.profile() as profile:
         trained(config("streams"), "cuda", 3)
     profile.export_chrome_trace(str(tmp_path / "trace.json"))

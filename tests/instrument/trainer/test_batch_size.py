@@ -5,18 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
-
-from hypothesis import given  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-
-from instrument.config.loading import load  # noqa: E402
-from instrument.config.schema import Config, Data, Model, Training  # noqa: E402
-from instrument.config.sections import AUTO_BATCH  # noqa: E402
-from instrument.errors import ConfigError  # noqa: E402
-from instrument.trainer.batch_size import largest_fitting  # noqa: E402
-from instrument.trainer.training_run import train  # noqa: E402
+from instrument.config.loading import load
+from instrument.config.schema import Config, Data, Model, Training
+from instrument.config.sections import AUTO_BATCH
+from instrument.errors import ConfigError
+from instrument.trainer.batch_size import largest_fitting
+from instrument.trainer.training_run import train
 
 
 @given(limit=st.integers(0, 5000), most=st.integers(1, 4000))
@@ -47,7 +44,6 @@ def test_auto_is_a_batch_size_for_a_gpu() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 def test_batch_fills_the_memory_of_a_gpu() -> None:
     lines: list[str] = []
     config = Config(training=Training(device="cuda", steps=2), data=Data(batch=AUTO_BATCH, samples=1 << 16))

@@ -7,13 +7,12 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from instrument import annotate  # noqa: E402
-from instrument.config.schema import Capture  # noqa: E402
-from instrument.trainer import capture as capture_module  # noqa: E402
-from instrument.trainer.capture import (  # noqa: E402
+from instrument import annotate
+from instrument.config.schema import Capture
+from instrument.trainer import capture as capture_module
+from instrument.trainer.capture import (
     CaptureRange,
     is_profiled,
     missing_capture_reason,
@@ -51,29 +50,21 @@ def run(capture: Capture, steps: range, calls: list[str], device: torch.device =
     return calls
 
 
-def test_start_and_stop_enclose_whole_steps(calls: list[str]) -> None:
-    expected = ["0", "1", "wait", "start", "2", "3", "wait", "stop", "4"]
-    assert run(Capture(2, 4), range(5), calls) == expected
-
-
-def test_capture_to_the_end_of_the_run_is_stopped(calls: list[str]) -> None:
-    assert run(Capture(1, 3), range(3), calls) == ["0", "wait", "start", "1", "2", "wait", "stop"]
-
-
-def test_resume_inside_the_range_starts_the_capture(calls: list[str]) -> None:
-    assert run(Capture(2, 5), range(3, 7), calls) == ["wait", "start", "3", "4", "wait", "stop", "5", "6"]
-
-
-def test_resume_after_the_range_starts_nothing(calls: list[str]) -> None:
-    assert run(Capture(2, 4), range(4, 6), calls) == ["4", "5"]
-
-
-def test_no_capture_calls_nothing(calls: list[str]) -> None:
-    assert run(Capture(), range(3), calls) == ["0", "1", "2"]
-
-
-def test_nothing_is_called_without_a_gpu(calls: list[str]) -> None:
-    assert run(Capture(0, 2), range(3), calls, torch.device("cpu")) == ["0", "1", "2"]
+@pytest.mark.parametrize(
+    ("capture", "steps", "device", "expected"),
+    [
+        (Capture(2, 4), range(5), GPU, "0 1 wait start 2 3 wait stop 4"),
+        (Capture(1, 3), range(3), GPU, "0 wait start 1 2 wait stop"),  # to the end of the run
+        (Capture(2, 5), range(3, 7), GPU, "wait start 3 4 wait stop 5 6"),  # a run that resumes inside the range
+        (Capture(2, 4), range(4, 6), GPU, "4 5"),  # and after it
+        (Capture(), range(3), GPU, "0 1 2"),
+        (Capture(0, 2), range(3), torch.device("cpu"), "0 1 2"),
+    ],
+)
+def test_start_and_stop_enclose_whole_steps(
+    capture: Capture, steps: range, device: torch.device, expected: str, calls: list[str]
+) -> None:
+    assert run(capture, steps, calls, device) == expected.split()
 
 
 def test_capture_is_stopped_once(calls: list[str]) -> None:
@@ -130,43 +121,31 @@ def test_capture_that_nsys_will_not_record_is_reported(monkeypatch: pytest.Monke
     assert missing_capture_reason(Capture(1, 2), GPU) is None
 
 
-@pytest.fixture
-def no_switch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NVTX_DISABLE", raising=False)
-
-
-@pytest.mark.usefixtures("no_switch")
 @pytest.mark.parametrize(
-    "installed", ["0.2.12", "0.2.13", "0.3", "0.3.0", "1.0", "0.2.12rc1", "0.2.12+local", "0.2.14.post2"]
+    ("installed", "recorded"),
+    [
+        *((version, False) for version in ("0.2.12", "0.2.13", "0.3", "0.3.0", "1.0")),
+        *((version, False) for version in ("0.2.12rc1", "0.2.12+local", "0.2.14.post2")),
+        *((version, True) for version in ("0.2.10", "0.2.11", "0.2.5", "0.2", "0.2.11.post1", "0.2.9rc12")),
+    ],
 )
-def test_unrecorded_nvtx_version_is_reported(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
+def test_unrecorded_nvtx_version_is_reported(monkeypatch: pytest.MonkeyPatch, installed: str, recorded: bool) -> None:
+    monkeypatch.delenv("NVTX_DISABLE", raising=False)
     monkeypatch.setattr(capture_module, "version", lambda _name: installed)
     problem = missing_ranges_reason()
-    assert problem is not None
-    assert installed in problem
-    assert "pip install" in problem
-    assert "\n" not in problem
+    assert (problem is None) == recorded
+    assert problem is None or (installed in problem and "pip install" in problem and "\n" not in problem)
 
 
-@pytest.mark.usefixtures("no_switch")
-@pytest.mark.parametrize("installed", ["0.2.10", "0.2.11", "0.2.5", "0.2", "0.2.11.post1", "0.2.9rc12"])
-def test_recorded_nvtx_version_is_not_reported(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
-    monkeypatch.setattr(capture_module, "version", lambda _name: installed)
-    assert missing_ranges_reason() is None
-
-
-@pytest.mark.usefixtures("no_switch")
-def test_missing_nvtx_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_and_disabled_nvtx_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(capture_module, "version", missing)
+    monkeypatch.delenv("NVTX_DISABLE", raising=False)
     assert "nvtx is not installed" in str(missing_ranges_reason())
-
-
-def test_disabled_nvtx_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NVTX_DISABLE", "1")
     monkeypatch.setattr(capture_module, "version", lambda _name: "0.2.11")
+    monkeypatch.setenv("NVTX_DISABLE", "1")
     assert "NVTX_DISABLE" in str(missing_ranges_reason())
 
 

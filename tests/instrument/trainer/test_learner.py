@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from instrument.config.schema import Training  # noqa: E402
-from instrument.trainer import learner as learner_module  # noqa: E402
-from instrument.trainer.learner import Learner  # noqa: E402
+from instrument.config.schema import Training
+from instrument.trainer import learner as learner_module
+from instrument.trainer.learner import Learner
 
 CPU = torch.device("cpu")
 Batch = dict[str, torch.Tensor]
@@ -108,20 +109,14 @@ def test_frozen_parameters_do_not_change() -> None:
     assert torch.equal(of.model.frozen.weight, before)
 
 
-def test_update_clears_gradients_and_steps_schedule() -> None:
+@pytest.mark.parametrize(("end", "rate"), [(Learner.update, 0.3), (Learner.clear, 0.4)])
+def test_update_and_clear_drop_gradients_and_an_update_steps_the_schedule(end: Any, rate: float) -> None:
     of = learner(settings(schedule="linear", learning_rate=0.4), steps=4)
     of.backward(of.forward(batch(0)))
     assert all(parameter.grad is not None for parameter in of.parameters)
-    of.update()
+    end(of)
     assert all(parameter.grad is None for parameter in of.parameters)
-    assert of.optimizer.param_groups[0]["lr"] == pytest.approx(0.3)
-
-
-def test_clear_drops_gradients_of_a_failed_attempt() -> None:
-    of = learner(settings())
-    of.backward(of.forward(batch(0)))
-    of.clear()
-    assert all(parameter.grad is None for parameter in of.parameters)
+    assert of.optimizer.param_groups[0]["lr"] == pytest.approx(rate)
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
@@ -169,8 +164,6 @@ def test_each_part_is_a_phase(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_no_part_synchronizes_a_gpu(precision: str) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA GPU")
     device = torch.device("cuda")
     of = Learner(Fit().to(device), settings(precision=precision, clip=1.0), 10, device)
     moved = {name: tensor.to(device) for name, tensor in batch(0).items()}

@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from instrument import workload  # noqa: E402
-from instrument.checkpoint.folder import Checkpoints  # noqa: E402
-from instrument.config.schema import Checkpoint, Config, Data, Model, Monitor, Training  # noqa: E402
-from instrument.config.strategies import STRATEGIES  # noqa: E402
-from instrument.data import Synthetic  # noqa: E402
-from instrument.models import Transformer  # noqa: E402
-from instrument.trainer.messages import Outcome  # noqa: E402
-from instrument.trainer.training_run import train  # noqa: E402
-from tests.instrument.checkpoint.test_folder import Number, names  # noqa: E402
+from instrument import workload
+from instrument.checkpoint.folder import Checkpoints
+from instrument.config.schema import Checkpoint, Config, Data, Model, Monitor, Training
+from instrument.config.strategies import STRATEGIES
+from instrument.data import Synthetic
+from instrument.models import Transformer
+from instrument.trainer.messages import Outcome
+from instrument.trainer.training_run import train
+from tests.instrument.checkpoint.test_folder import Number, names
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 BATCH = 2
@@ -37,8 +36,6 @@ def config(folder: Path | None = None, *, every: int = 4, keep: int = 2, **train
 
 
 def run(made: Config) -> tuple[Outcome, list[str]]:
-    if made.training.device == "cuda" and not torch.cuda.is_available():
-        pytest.skip("needs a CUDA GPU")
     said: list[str] = []
     return train(made, said.append), [line for line in said if not line.startswith(("device ", "without a GPU"))]
 

@@ -6,13 +6,12 @@ import math
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch")
-
-from instrument.config.schema import Training  # noqa: E402
-from instrument.trainer.optimizer import LearningRateSchedule  # noqa: E402
+from instrument.config.schema import Training
+from instrument.trainer.optimizer import LearningRateSchedule
 
 SHAPES = ("constant", "linear", "cosine")
 

@@ -9,18 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch.utils.data import Dataset
 
-torch = pytest.importorskip("torch")
-
-from torch.utils.data import Dataset  # noqa: E402
-
-from instrument import workload  # noqa: E402
-from instrument.checkpoint.states import seed_generators  # noqa: E402
-from instrument.config.schema import Checkpoint, Config, Data, Model, Monitor, Training  # noqa: E402
-from instrument.data import LoaderBatches  # noqa: E402
-from instrument.models import Transformer  # noqa: E402
-from instrument.train import main  # noqa: E402
-from instrument.trainer.training_run import train  # noqa: E402
+from instrument import workload
+from instrument.checkpoint.states import seed_generators
+from instrument.config.schema import Checkpoint, Config, Data, Model, Monitor, Training
+from instrument.data import LoaderBatches
+from instrument.models import Transformer
+from instrument.train import main
+from instrument.trainer.training_run import train
 
 # Python 3.12 says this of every fork under torch, whose threads it counts.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

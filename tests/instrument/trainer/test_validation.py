@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from instrument.checkpoint.folder import BEST  # noqa: E402
-from instrument.config.schema import Checkpoint, Config, Data, Model, Monitor, Training  # noqa: E402
-from instrument.errors import ConfigError  # noqa: E402
-from instrument.trainer.optimizer import LearningRateSchedule  # noqa: E402
-from instrument.trainer.training_run import train  # noqa: E402
-from instrument.trainer.validation import Validation  # noqa: E402
+from instrument.checkpoint.folder import BEST
+from instrument.config.schema import Checkpoint, Config, Data, Model, Monitor, Training
+from instrument.errors import ConfigError
+from instrument.trainer.optimizer import LearningRateSchedule
+from instrument.trainer.training_run import train
+from instrument.trainer.validation import Validation
 
 PLAIN = Config(
     training=Training(precision="fp32", device="cpu", steps=6, learning_rate=0.01),
