@@ -33,6 +33,14 @@ def given() -> Tensor:
     return torch.ones(2, 3, requires_grad=True) * 1
 
 
+def trained(recorder: Recorder, model: nn.Module, *inputs: Any) -> list[str]:
+    """Return the ranges of a forward and a backward pass, as a tree."""
+    annotate_module(model)
+    model(*(inputs or (given(),))).sum().backward()
+    assert_nested(recorder.log)
+    return tree(recorder.log)
+
+
 class Residual(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -43,11 +51,7 @@ class Residual(nn.Module):
 
 
 def test_ranges_nest_like_modules(recorder: Recorder) -> None:
-    model = nn.Sequential(nn.Linear(3, 3), Residual())
-    annotate_module(model)
-    model(torch.ones(2, 3)).sum().backward()
-    assert_nested(recorder.log)
-    assert tree(recorder.log) == [
+    assert trained(recorder, nn.Sequential(nn.Linear(3, 3), Residual()), torch.ones(2, 3)) == [
         *("Sequential", "  0", "  1", "    1.inner", "      1.inner.0", "      1.inner.1"),
         *("Sequential backward", "  1 backward", "    1.inner backward"),
         *("      1.inner.1 backward", "      1.inner.0 backward", "  0 backward"),
@@ -99,14 +103,9 @@ def test_recursive_module_has_nested_ranges(recorder: Recorder) -> None:
         def forward(self, x: Tensor, levels: int) -> Tensor:
             return self(self.linear(x), levels - 1) if levels else self.linear(x)
 
-    model = Down()
-    annotate_module(model, prefix="down.")
-    model(given(), 1).sum().backward()
-    assert_nested(recorder.log)
-    forward = ["down", "  down.linear", "  down", "    down.linear"]
-    assert tree(recorder.log)[:4] == forward
-    assert tree(recorder.log)[4:] == [
-        *("down backward", "  down backward", "    down.linear backward", "  down.linear backward"),
+    assert trained(recorder, Down(), given(), 1) == [
+        *("Down", "  linear", "  Down", "    linear"),
+        *("Down backward", "  Down backward", "    linear backward", "  linear backward"),
     ]
 
 
@@ -262,11 +261,7 @@ def test_recomputation_is_inside_the_backward_range(recorder: Recorder, reentran
         def forward(self, x: Tensor) -> Tensor:
             return self.head(checkpoint(self.block, x, use_reentrant=reentrant))
 
-    model = Checkpointed()
-    annotate_module(model)
-    model(given()).sum().backward()
-    assert_nested(recorder.log)
-    lines = [line.strip() for line in tree(recorder.log)]
+    lines = [line.strip() for line in trained(recorder, Checkpointed())]
     assert lines.count("block") == lines.count("block.0") == 2
     assert lines.count("block backward") == lines.count("block.0 backward") == 1
     assert lines.index("Checkpointed backward") < len(lines) - 1 - lines[::-1].index("block")
@@ -294,11 +289,7 @@ def test_gradient_inside_a_forward_stays_inside_it(recorder: Recorder) -> None:
             (force,) = torch.autograd.grad(self.energy(x).sum(), x, create_graph=True)
             return force
 
-    model = Energy()
-    annotate_module(model)
-    model(given()).sum().backward()
-    assert_nested(recorder.log)
-    assert tree(recorder.log)[:3] == ["Energy", "  energy", "  energy backward"]
+    assert trained(recorder, Energy())[:3] == ["Energy", "  energy", "  energy backward"]
 
 
 def test_depth_prefix_and_backward_select_ranges(recorder: Recorder) -> None:

@@ -238,15 +238,11 @@ def test_loader_attributes() -> None:
         _ = made.nothing_like_that
 
 
-def test_invalid_depth() -> None:
+def test_invalid_depth_and_batch_beyond_budget() -> None:
     with pytest.raises(ConfigError, match="invalid depth 0"):
         PrefetchLoader([], "cpu", depth=0)
-
-
-def test_batch_beyond_budget() -> None:
-    made = PrefetchLoader([torch.zeros(4096)], "cpu", budget_bytes=4096)
     with pytest.raises(InstrumentError, match="one batch takes 16 KiB"):
-        next(prefetched(made))
+        next(prefetched(PrefetchLoader([torch.zeros(4096)], "cpu", budget_bytes=4096)))
 
 
 class Later(Event):

@@ -304,24 +304,18 @@ def test_several_threads_share_an_annotation(recorder: Recorder) -> None:
     assert recorder.words[:4] == ["push work"] * 4
 
 
-def test_works_without_nvtx(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "nvtx", None)
+@pytest.mark.parametrize("package", [None, "nvtx"])
+def test_every_argument_is_accepted_with_nvtx_and_without(package: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "nvtx", None if package is None else pytest.importorskip(package))
 
     @annotate()
     def double(value: int) -> int:
         return 2 * value
 
-    with annotate("block", color="red", payload=1), phase("forward"):
-        mark("here")
-        assert double(4) == 8
-
-
-def test_real_nvtx_accepts_every_argument() -> None:
-    pytest.importorskip("nvtx")
     mark("here", color="blue", domain="tests", category="c", payload=1)
     for color in ("green", 0xFF00FF00, None):
-        with annotate("block", color=color, domain="tests", category=2, payload=1.5):
-            pass
+        with annotate("block", color=color, domain="tests", category=2, payload=1.5), phase("forward"):
+            assert double(4) == 8
 
 
 def test_import_loads_neither_torch_nor_traceview() -> None:

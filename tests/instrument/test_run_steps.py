@@ -72,6 +72,11 @@ def loss_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return model(x).square().mean()
 
 
+def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> None:
+    loss_of(model, x).backward()
+    optimizer.step()
+
+
 def test_loop_with_validation_and_checkpoint(recorder: Recorder, patch: Patch) -> None:
     steps = patch()
     model, optimizer = model_and_optimizer()
@@ -79,8 +84,7 @@ def test_loop_with_validation_and_checkpoint(recorder: Recorder, patch: Patch) -
     for _epoch in range(2):
         for x, _ in loader:
             optimizer.zero_grad()
-            loss_of(model, x.to("cpu")).backward()
-            optimizer.step()
+            train_step(model, optimizer, x.to("cpu"))
         with torch.no_grad():
             model(x)
         torch.save(model.state_dict(), io.BytesIO())
@@ -110,10 +114,8 @@ def test_gan_is_one_iteration_for_both_networks(recorder: Recorder, patch: Patch
     for real, *_ in batches:
         with torch.no_grad():
             generator(real)
-        loss_of(critic, real).backward()
-        of_critic.step()
-        loss_of(generator, real).backward()
-        of_generator.step()
+        train_step(critic, of_critic, real)
+        train_step(generator, of_generator, real)
     found = names(recorder, steps)
     assert [name for name in found if name.startswith("iteration")] == ["iteration 0", "iteration 1"]
     # Without a loader, the first forward without gradients comes before the first iteration.
@@ -127,10 +129,8 @@ def test_several_critic_steps_belong_to_one_iteration(recorder: Recorder, patch:
     batches = iter(DataLoader(TensorDataset(torch.ones(24, 2)), batch_size=2))
     for _ in range(3):
         for _ in range(3):
-            loss_of(critic, next(batches)[0]).backward()
-            of_critic.step()
-        loss_of(generator, next(batches)[0]).backward()
-        of_generator.step()
+            train_step(critic, of_critic, next(batches)[0])
+        train_step(generator, of_generator, next(batches)[0])
     assert names(recorder, steps).count("optimizer") == 12
     assert steps.number == 2
 
@@ -140,8 +140,7 @@ def test_optimizer_that_never_steps_is_not_waited_for(patch: Patch) -> None:
     _unused, _ = model_and_optimizer()[1], model_and_optimizer()[1]
     model, optimizer = model_and_optimizer()
     for _ in range(MAX_STEPS + 3):
-        loss_of(model, torch.ones(1, 2)).backward()
-        optimizer.step()
+        train_step(model, optimizer, torch.ones(1, 2))
     assert steps.number == 3
 
 
@@ -161,8 +160,7 @@ def test_program_that_trains_in_evaluation_mode(recorder: Recorder, patch: Patch
     model, optimizer = model_and_optimizer()
     model.eval()
     for _ in range(2):
-        loss_of(model, torch.ones(4, 2)).backward()
-        optimizer.step()
+        train_step(model, optimizer, torch.ones(4, 2))
     step = ["backward", "optimizer"]
     assert names(recorder, steps) == ["validate", "iteration 0", *step, "validate", "iteration 1", *step]
 
@@ -212,8 +210,7 @@ def test_exceptions_close_their_ranges(recorder: Recorder, patch: Patch) -> None
             model(torch.ones(3))
         with pytest.raises(ZeroDivisionError):
             optimizer.step(lambda: 1 / 0)
-    loss_of(model, torch.ones(1, 2)).backward()
-    optimizer.step()
+    train_step(model, optimizer, torch.ones(1, 2))
     assert steps.phase is None
     assert names(recorder, steps).count("optimizer") == 3
 
@@ -248,8 +245,7 @@ def test_profiler_of_torch_records_the_ranges(patch: Patch) -> None:
     model, optimizer = model_and_optimizer()
     with torch.profiler.profile() as profile:
         for x, _ in DataLoader(DATA, batch_size=4):
-            loss_of(model, x.to("cpu")).backward()
-            optimizer.step()
+            train_step(model, optimizer, x.to("cpu"))
         steps.close()
     found = {event.name for event in profile.events()}
     assert {"iteration 0", "iteration 1", "data_load", "h2d", "forward", "backward", "optimizer"} <= found
@@ -312,8 +308,7 @@ def test_live_prints_the_parts_of_a_step_and_what_grows(patch: Patch, capsys: py
         return torch.ones(1, 2)
 
     for x in DataLoader([0.002] * 8 + [0.05] * 7, batch_size=1, collate_fn=late):  # type: ignore[arg-type]
-        loss_of(model, x).backward()
-        optimizer.step()
+        train_step(model, optimizer, x)
     steps.close()
     live.close()
     first, *rest = capsys.readouterr().err.splitlines()
@@ -329,8 +324,7 @@ def test_marks_state_what_the_loader_of_the_training_can_do(recorder: Recorder, 
     training, other = (DataLoader(TensorDataset(torch.ones(8, 2)), batch_size=2, num_workers=2) for _ in range(2))
     for _epoch in range(3):
         for (x,) in training:
-            loss_of(model, x).backward()
-            optimizer.step()
+            train_step(model, optimizer, x)
         with torch.no_grad():
             assert len(list(other)) == 4
     steps.close()
@@ -367,8 +361,7 @@ def test_gpu_loop_never_waits(recorder: Recorder, patch: Patch, capsys: pytest.C
     with no_synchronization():
         for _ in range(20):
             optimizer.zero_grad()
-            loss_of(model, batch.to("cuda", non_blocking=True)).backward()
-            optimizer.step()
+            train_step(model, optimizer, batch.to("cuda", non_blocking=True))
     torch.cuda.synchronize()
     steps.close()
     live.close()

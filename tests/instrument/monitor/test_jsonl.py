@@ -109,38 +109,36 @@ def test_special_files_are_written_directly() -> None:
     assert not Path(os.devnull).is_file()
 
 
-def test_full_disk_leaves_only_whole_lines(tmp_path: Path) -> None:
-    # A limit on the size of files is a disk that is full in the middle of a line.
-    path = tmp_path / "run.jsonl"
-    code = f"""
-import resource, signal
+HEADER = """
+import os, resource, signal, sys
 from pathlib import Path
 from instrument.monitor.jsonl import JsonLines
+sink = JsonLines(Path(sys.argv[1]))
+"""
+# A limit on the size of files is a disk that is full in the middle of a line.
+FULL = """
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-sink = JsonLines(Path({str(path)!r}))
 try:
     for step in range(100):
-        sink.write(step, {{"loss": 0.1}})
+        sink.write(step, {"loss": 0.1})
 except OSError as failure:
     print(failure.errno or failure)
 """
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said.strip() == str(errno.EFBIG) or "bytes were written" in said
-    assert len(steps(path)) > 10
-    assert steps(path) == list(range(len(steps(path))))
-
-
-def test_killed_run_leaves_its_records(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    code = f"""
-import os, signal
-from pathlib import Path
-from instrument.monitor.jsonl import JsonLines
-sink = JsonLines(Path({str(path)!r}))
+KILLED = """
 for step in range(20):
-    sink.write(step, {{"loss": 0.1}})
+    sink.write(step, {"loss": 0.1})
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
-    assert steps(path) == list(range(20))
+
+
+@pytest.mark.parametrize("code", [FULL, KILLED], ids=["full disk", "killed"])
+def test_full_disk_and_a_kill_leave_only_whole_lines(code: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    done = subprocess.run([sys.executable, "-c", HEADER + code, path], capture_output=True, text=True, check=False)
+    if code == KILLED:
+        assert (done.returncode, len(steps(path))) == (-signal.SIGKILL, 20)
+    else:
+        assert done.stdout.strip() == str(errno.EFBIG) or "bytes were written" in done.stdout
+    assert len(steps(path)) > 10
+    assert steps(path) == list(range(len(steps(path))))
