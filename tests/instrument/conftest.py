@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 
 import pytest
@@ -28,3 +29,11 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     made = Recorder()
     monkeypatch.setattr(ranges, "nvtx", made)
     return made
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_accelerator() -> None:
+    """Forget the state of accelerate that other files of this process leave: with it, plain loaders give a warning."""
+    state = sys.modules.get("accelerate.state")
+    if state is not None:
+        state.AcceleratorState._reset_state(reset_partial_state=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import sys
 import tarfile
 from itertools import chain
 from pathlib import Path
@@ -29,14 +28,6 @@ pytestmark = pytest.mark.filterwarnings(
 )
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "trainer.md"
 VALUES = torch.arange(40.0)[:, None]
-
-
-@pytest.fixture(autouse=True)
-def no_accelerator() -> None:
-    """Forget the state of accelerate that other tests of this process leave: with it, plain loaders give a warning."""
-    state = sys.modules.get("accelerate.state")
-    if state is not None:
-        state.AcceleratorState._reset_state(reset_partial_state=True)
 
 
 def codes(*, containing: str) -> list[str]:
