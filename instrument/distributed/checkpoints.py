@@ -79,8 +79,8 @@ class ShardedCheckpoints(Checkpoints):
     """`Checkpoints` in which every rank writes its own shards, in a folder for each checkpoint: `step-00000300/`.
 
     The weights are copied to the host, and written while the run continues. A run with another number of ranks can
-    load them. No best one is kept. After an error on one rank none is written, because all must write. Every rank must
-    make the same calls. Load only checkpoints that you trust: torch unpickles their metadata.
+    load them. There is no best checkpoint. After an error on one rank there is none either, because all ranks must
+    write. Every rank must make the same calls. Load only checkpoints that you trust: torch unpickles their metadata.
 
     Args:
         folder: folder that all ranks can access.
