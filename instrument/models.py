@@ -14,18 +14,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - as torch's own documentation writes it
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from instrument.config.sections import Attention, Checkpointing, Data, Model, Precision
+from instrument.config.sections import Checkpointing, Data, Model
 from instrument.errors import ConfigError
 
-MAX_FLASH_HEAD_WIDTH = 256  # limit of the CUDA kernels of flash attention
-BACKENDS = {
-    "flash": SDPBackend.FLASH_ATTENTION,
-    "efficient": SDPBackend.EFFICIENT_ATTENTION,
-    "math": SDPBackend.MATH,
-}
 _aten = torch.ops.aten
 # Expensive operations: selective checkpointing stores their results.
 SAVED_OPERATIONS = [
@@ -43,20 +36,16 @@ SAVE_SELECTED = partial(create_selective_checkpoint_contexts, SAVED_OPERATIONS)
 class SelfAttention(nn.Module):
     """Self-attention without a mask: (batch, sequence, width) to the same shape."""
 
-    def __init__(self, width: int, heads: int, backend: Attention) -> None:
+    def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.heads, self.backend = heads, BACKENDS.get(backend)
+        self.heads = heads
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Apply attention. The backend is set in forward, so that recomputation under checkpointing uses it too."""
+        """Apply attention."""
         query, key, value = self.qkv(tokens).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
-        if self.backend is None:
-            mixed = F.scaled_dot_product_attention(query, key, value)
-        else:
-            with sdpa_kernel(self.backend):
-                mixed = F.scaled_dot_product_attention(query, key, value)
+        mixed = F.scaled_dot_product_attention(query, key, value)
         result: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return result
 
@@ -74,7 +63,7 @@ class Block(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(model.width)
-        self.attention = SelfAttention(model.width, model.heads, model.attention)
+        self.attention = SelfAttention(model.width, model.heads)
         self.mlp_norm = nn.LayerNorm(model.width)
         self.mlp = Mlp(model.width)
 
@@ -133,22 +122,6 @@ class Transformer(nn.Module):
         hidden = self.norm(self.blocks(self.project(batch["inputs"]) + self.positions))
         logits: Tensor = self.head(hidden)
         return F.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten())
-
-
-def check(model: Model, device: torch.device, precision: Precision | None = None) -> None:
-    """Raise ConfigError if the device has no kernel for the attention of the model."""
-    name, head = f"attention {model.attention}", model.width // model.heads
-    if device.type != "cuda":
-        if model.attention == "efficient":
-            raise ConfigError(f"{name} has no kernel for {device.type}: use auto, flash or math")
-        return
-    if model.attention == "flash" and precision == "fp32":
-        raise ConfigError(f"{name} has no fp32 kernel for CUDA: use precision bf16 or fp16, or attention efficient")
-    if model.attention == "flash" and head > MAX_FLASH_HEAD_WIDTH:
-        raise ConfigError(f"{name} has no kernel for heads {head} wide, {MAX_FLASH_HEAD_WIDTH} at most: use more heads")
-    multiple = 4 if precision == "fp32" else 8  # the kernels load 16 bytes at a time
-    if model.attention == "efficient" and head % multiple:
-        raise ConfigError(f"{name} has no kernel for heads {head} wide: make width / heads a multiple of {multiple}")
 
 
 def repeated_blocks(model: nn.Module) -> Iterator[nn.ModuleList]:

@@ -51,7 +51,7 @@ def loader_state(loader: Any) -> State | None:
 def _raise_unknown_state(loader: str, error: Exception) -> None:
     raise InstrumentError(
         f"the state of {loader} after the last batch is unknown: its state_dict() raised {type(error).__name__}: "
-        f"{error}; resume with `position`, or iterate over the loader directly"
+        f"{error}; iterate over the loader directly"
     ) from error
 
 
@@ -67,24 +67,11 @@ def open_resumed(loader: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class LoaderPosition:
-    """A loader's `position` and state after a batch; each is None if the loader has none."""
-
-    position: Any
-    state: State | None
-
-    @classmethod
-    def current(cls, loader: Any) -> LoaderPosition:
-        """Return the current position of `loader`, which must not run at the same time."""
-        return cls(getattr(loader, "position", None), loader_state(loader))
-
-
-@dataclass(frozen=True, slots=True)
 class HostBatch:
-    """A batch of the loader, and the loader's position after it."""
+    """A batch of the loader, and the loader's state after it; None if it has none."""
 
     tree: Any
-    position: LoaderPosition
+    state: State | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +82,7 @@ class CopiedBatch:
     start: Event | None
     ready: Event
     nbytes: int
-    position: LoaderPosition
+    state: State | None
 
 
 class Copier:
@@ -104,7 +91,7 @@ class Copier:
     The loader runs with the stream that is current here, as in plain iteration.
 
     Args:
-        loader: the loader whose position is recorded.
+        loader: the loader whose state is recorded.
         device: the target device.
         streams: the copy streams, used in turn.
         slots: how many batches can be in pinned memory.
@@ -131,7 +118,7 @@ class Copier:
         """Take the next batch of `source`, with the stream of the iteration as current stream."""
         with current_device(self.device), self._caller, annotate("load"):
             batch = next(source)
-            return HostBatch(batch, LoaderPosition.current(self._loader))
+            return HostBatch(batch, loader_state(self._loader))
 
     def copy(self, batch: HostBatch) -> CopiedBatch:
         """Pin a batch and issue its copy, once earlier ones have left room for it."""
@@ -141,7 +128,7 @@ class Copier:
                 self._wait_for_room(size)
                 pinned = pin(batch.tree)
             with phase(COPY):
-                copied = self._issue_copy(pinned, batch.position)
+                copied = self._issue_copy(pinned, batch.state)
             self._copying.append((size, pinned, copied.ready))
             return copied
 
@@ -175,7 +162,7 @@ class Copier:
             return None
         return torch.empty_like(leaf, device=self.device)
 
-    def _issue_copy(self, tree: Any, position: LoaderPosition) -> CopiedBatch:
+    def _issue_copy(self, tree: Any, state: State | None) -> CopiedBatch:
         stream = next(self._streams)
         if any(tensor.is_cuda for tensor in tensors(tree)):
             stream.wait(self._caller)  # the loader computed these tensors there
@@ -190,7 +177,7 @@ class Copier:
         size = sum(
             nbytes(leaf) for leaf in leaves(tree) if _is_copied_ahead(leaf) and not getattr(leaf, "is_cuda", False)
         )
-        return CopiedBatch(copies, start, ready, size, position)
+        return CopiedBatch(copies, start, ready, size, state)
 
 
 def is_movable(leaf: Any) -> bool:
@@ -234,7 +221,7 @@ class PrefetchLoader:
 
     `state_dict()` of a stateful loader, such as torchdata's StatefulDataLoader, is the state after the last batch
     returned, even if the loader is ahead. It copies the loader's state once per batch. `PrefetchLoader` passes any
-    other attribute on to `loader`.
+    other attribute on to `loader`, which counts what is loaded ahead.
 
     With accelerate, prepare the loader first: `PrefetchLoader(accelerator.prepare(loader), ...)`. `prepare` returns a
     PrefetchLoader unchanged, so that each process would read all data; the loader warns about it.
@@ -277,7 +264,6 @@ class PrefetchLoader:
         self.budget_bytes = budget_bytes
         self._open: weakref.WeakSet[_PrefetchIterator | _DirectIterator] = weakref.WeakSet()
         self._readers: weakref.WeakSet[BackgroundThread[Any, Any]] = weakref.WeakSet()
-        self._position: Any = None
         self._state: State | None = None  # None while nothing is loaded ahead: the loader's own state is right
         self._is_resumed = False  # whether the next iteration continues the epoch of a state that was loaded
         if hasattr(loader, "state_dict"):  # others must not seem to have a state: Lightning looks for it in the class
@@ -285,7 +271,9 @@ class PrefetchLoader:
 
     def __iter__(self) -> Iterator[Any]:
         _warn_if_unprepared(self.loader)
-        self._rewind()
+        if hasattr(self.loader, "state_dict"):
+            for reader in [reader for reader in self._readers if reader.stopped]:
+                reader.join()  # it may still be inside the loader, whose state the next iteration shares
         self._state = None
         if self._is_resumed:
             self._is_resumed = False
@@ -305,16 +293,6 @@ class PrefetchLoader:
             raise AttributeError(name)
         return getattr(self.loader, name)
 
-    @property
-    def position(self) -> Any:
-        """The loader's `position` after the last batch returned; the loader itself is ahead of it."""
-        return getattr(self.loader, "position", None) if self._position is None else self._position
-
-    def seek(self, position: Any) -> None:
-        """Start the next iteration at `position`. The loader must have a method `seek`."""
-        self.loader.seek(position)  # type: ignore[attr-defined]
-        self._position = position
-
     def _state_after_last_batch(self) -> Any:
         """Return the loader's state after the last batch returned.
 
@@ -326,7 +304,7 @@ class PrefetchLoader:
     def _load_state(self, state_dict: Any) -> None:
         """Set the loader's state for the next iteration and drop batches loaded ahead."""
         self.close()
-        self._position = self._state = None
+        self._state = None
         self.loader.load_state_dict(state_dict)  # type: ignore[attr-defined]
         self._is_resumed = True
 
@@ -340,18 +318,6 @@ class PrefetchLoader:
 
     def __exit__(self, *_raised: object) -> None:
         self.close()
-
-    def _rewind(self) -> None:
-        """Return the loader to the position after the last batch returned, if an iteration was abandoned."""
-        if hasattr(self.loader, "seek") or hasattr(self.loader, "state_dict"):
-            for reader in [reader for reader in self._readers if reader.stopped]:
-                reader.join()  # it may still be inside the loader, whose state the next iteration shares
-        if not (hasattr(self.loader, "seek") and hasattr(self.loader, "position")):
-            return
-        if self._position is not None and self._position != self.loader.position:
-            self.close()
-            self.loader.seek(self._position)
-        self._position = self.loader.position
 
 
 class _PrefetchIterator(Iterator[Any]):
@@ -379,7 +345,7 @@ class _PrefetchIterator(Iterator[Any]):
         tree = record_stream(copied.tree, ready=copied.ready, to=Stream.current(owner.device))
         if owner.on_copy is not None and copied.start is not None:
             owner.on_copy(copied.start, copied.ready, copied.nbytes)
-        owner._position, owner._state = copied.position.position, copied.position.state
+        owner._state = copied.state
         return self._copier.copy_late_leaves(tree)
 
     def close(self) -> None:
@@ -409,7 +375,6 @@ class _DirectIterator(Iterator[Any]):
         owner = self._owner
         with phase(DATA_LOAD):
             batch = next(self._source)
-        owner._position = getattr(owner.loader, "position", None)
         with phase(COPY):
             return map_leaves(batch, lambda leaf: leaf.to(owner.device) if is_movable(leaf) else leaf)
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 try:
-    import click
-
-    from instrument.config.flags import ConfigCommand, config_options, print_message, run_command
-    from instrument.config.schema import Config
+    from instrument.config.flags import ConfigParser, print_message, run_command
     from instrument.trainer.messages import end_lines
     from instrument.trainer.training_run import train
 except ImportError as failure:
@@ -25,15 +23,17 @@ except ImportError as failure:
     sys.exit(2)
 
 
-@click.command(cls=ConfigCommand)
-@config_options
-def command(config: Config) -> None:
-    """Train a small model, or a model of your own, with an NVTX range for every phase, to be run under nsys profile."""
+ABOUT = "Train a small model, or a model of your own, with an NVTX range for every phase, to be run under nsys profile."
+
+
+def command(words: Sequence[str]) -> None:
+    """Train as the words of a command line say."""
+    config, _given = ConfigParser("python -m instrument.train", ABOUT).parsed(words)
     outcome = train(config, print_message)
     if outcome.rank == 0:
         if outcome.failure is not None:
             print_message(f"error: {outcome.failure}")
-        for line in end_lines(outcome, sys.argv[1:]):
+        for line in end_lines(outcome):
             print_message(line)
     sys.exit(outcome.exit_code)
 

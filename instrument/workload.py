@@ -15,11 +15,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from instrument.checkpoint.states import draws_random_numbers, random_state_kept
 from instrument.config.schema import Config
-from instrument.config.sections import Precision, Training
+from instrument.config.sections import Training
 from instrument.config.settings import is_reference
 from instrument.data import Loader, Position, Synthetic, map_style_loader
 from instrument.errors import ConfigError
-from instrument.models import Transformer, check, compile_model
+from instrument.models import Transformer, compile_model
 from instrument.monitor.loader import LoaderGauge
 from instrument.own import Loss, OwnLoss, StreamLoader, call_reference, load_reference, stream_length
 from instrument.pinned import pin
@@ -45,11 +45,12 @@ class Workload:
         config: the configuration; `data` has the batch size and workers of the loader in use.
         compute_loss: as given.
         count: returns the number of terms in the mean of a batch's loss; None if these are its samples.
-        make_optimizer: see `instrument.trainer.optimizer.build_optimizer`; None for AdamW.
-        hooks: what the run calls.
+        make_optimizer: the configured one, see `instrument.trainer.optimizer.build_optimizer`; None for AdamW.
+        hooks: what the run calls, as configured.
 
     Raises:
-        ConfigError: `--epochs` is used for data without a length.
+        ConfigError: `--epochs` is used for data without a length; or a reference "package.module:name" cannot be
+            imported, or is not what the setting needs.
     """
 
     def __init__(
@@ -65,10 +66,15 @@ class Workload:
         self.config = _fit(config, self._data)
         self.compute_loss = compute_loss
         self.count: CountTerms | None = getattr(compute_loss, "count", None)
+        training = config.training
         self.make_optimizer: MakeOptimizer | None = None
+        if is_reference(training.optimizer):
+            self.make_optimizer = load_reference("--optimizer", training.optimizer)
         self.hooks = Hooks()
-        if config.training.epochs is not None and not is_map_style(self._data) and stream_length(self._data) is None:
-            raise ConfigError(f"--epochs {config.training.epochs}: the data has no length; use --steps")
+        if training.hooks is not None:
+            self.hooks = call_reference("--hooks", training.hooks, load_reference("--hooks", training.hooks), config)
+        if training.epochs is not None and not is_map_style(self._data) and stream_length(self._data) is None:
+            raise ConfigError(f"--epochs {training.epochs}: the data has no length; use --steps")
 
     def with_config(self, config: Config) -> Workload:
         """Return the same workload with another configuration."""
@@ -83,16 +89,13 @@ class Workload:
         made._given = self._validation(config)
         return made.with_config(config)
 
-    def build_model(self, device: torch.device, precision: Precision) -> nn.Module:
+    def build_model(self, device: torch.device) -> nn.Module:
         """Return a new model on `device`, with weights from torch's global generator on the CPU.
 
         Raises:
-            ConfigError: the model cannot be built, or the device does not support it.
+            ConfigError: the model cannot be built.
         """
-        model = self.config.model
-        if not is_reference(model.name):
-            check(model, device, precision)
-        return compile_model(self._make_model(self.config).to(device), model)
+        return compile_model(self._make_model(self.config).to(device), self.config.model)
 
     def learner(self, model: nn.Module, training: Training, steps: int, device: torch.device) -> Learner:
         """Return the model of a run with its loss and its optimizer."""
@@ -151,13 +154,13 @@ class Workload:
         """Return the floating-point operations of one step; None for data without an index, or if counting fails.
 
         They are those of the first sample of a data set. The count is that of the model itself: it excludes the second
-        forward pass of checkpointing and counts attention by its formula. The random numbers of the run stay the same.
+        forward pass of checkpointing. The random numbers of the run stay the same.
         """
         dataset = self._data.dataset if isinstance(self._data, DataLoader) else self._data
         if not is_map_style(dataset) or self.config.data.batch == UNKNOWN_BATCH:
             return None
         collate = self._data.collate_fn if isinstance(self._data, DataLoader) else default_collate
-        plain = replace(self.config, model=replace(self.config.model, checkpointing=None, attention="auto"))
+        plain = replace(self.config, model=replace(self.config.model, checkpointing=None))
         try:
             with random_state_kept():  # a sample may be augmented at random
                 each = count_flops(lambda: self._make_model(plain), collate([dataset[0]]), self.compute_loss)
@@ -183,18 +186,12 @@ def count_flops(make: Callable[[], nn.Module], batch: Any, compute_loss: Compute
 
 
 def open_workload(config: Config) -> Workload:
-    """Return the workload of a configuration, with its optimizer and hooks.
+    """Return the workload of a configuration.
 
     Raises:
-        ConfigError: a reference "package.module:name" cannot be imported, or is not what the setting needs.
+        ConfigError: as `Workload`, for the model, the data and the loss too.
     """
-    made = _named_workload(config) if is_reference(config.model.name) else _package_workload(config)
-    training = config.training
-    if is_reference(training.optimizer):
-        made.make_optimizer = load_reference("--optimizer", training.optimizer)
-    if training.hooks is not None:
-        made.hooks = call_reference("--hooks", training.hooks, load_reference("--hooks", training.hooks), config)
-    return made
+    return _named_workload(config) if is_reference(config.model.name) else _package_workload(config)
 
 
 def own_workload(

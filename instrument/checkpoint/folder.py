@@ -72,7 +72,6 @@ class Checkpoints:
         self._keep, self._best, self._config, self._log = keep, best, flatten(config), log
         self._manages = True  # whether this process chooses the best checkpoint and removes old ones
         self._own: set[Path] = set()
-        self._provisional: dict[int, tuple[Path, float | None]] = {}
         self._smallest: float | None = None
         file.refuse_unwritable(self.folder)
         file.remove_stale(self.folder)
@@ -99,19 +98,16 @@ class Checkpoints:
         *,
         loss: float | None = None,
         extra: Mapping[str, Any] | None = None,
-        provisional: bool = False,
     ) -> Path:
         """Write a checkpoint and remove the oldest ones beyond `keep`.
 
-        Waits for the GPU, because other streams may still write the weights. Until `confirm`, a provisional checkpoint
-        cannot become the best one, and the newest confirmed checkpoint is kept in addition to the last `keep`.
+        Waits for the GPU, because other streams may still write the weights.
 
         Args:
             step: number of steps done.
             parts: the parts to save, by name.
             loss: the loss that `best` compares; smaller is better, NaN is never best.
             extra: plain values, which `load` returns in `Resumed.extra`.
-            provisional: whether the state is not known to be good yet.
 
         Returns:
             The path of the new file.
@@ -121,22 +117,10 @@ class Checkpoints:
                 stay unchanged.
         """
         path = self._write(step, parts, loss=loss, extra=dict(extra or {}))
-        if self._manages:
-            self._provisional[step] = path, loss
-            if provisional:
-                self._remove_old()
-            else:
-                self.confirm(step)
-        return path
-
-    def confirm(self, step: int) -> None:
-        """Confirm the provisional checkpoint of `step`: it can become the best one and replace older ones."""
-        if step not in self._provisional:  # on a rank that does not write
-            return
-        path, loss = self._provisional.pop(step)
-        if self._best and loss is not None:
+        if self._manages and self._best and loss is not None:
             self._update_best(path, loss)
         self._remove_old()
+        return path
 
     def emergency(
         self, step: int, parts: Parts, reason: str | BaseException, *, extra: Mapping[str, Any] | None = None
@@ -226,12 +210,8 @@ class Checkpoints:
             self._smallest = loss
 
     def _remove_old(self) -> None:
-        own = [path for path in self._history() if path in self._own]
-        provisional = {path for path, _loss in self._provisional.values()}
-        newest_good = next((path for path in reversed(own) if path not in provisional), None)
+        own = [path for path in self._history() if path in self._own] if self._manages else []
         for old in own[: -self._keep]:
-            if old == newest_good:
-                continue
             try:
                 self._delete(old)
             except OSError as error:

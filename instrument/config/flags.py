@@ -1,156 +1,106 @@
 """Command line of `instrument.train` and `instrument.diagnose`: one flag per setting, and errors as one line.
 
-    @click.command(cls=ConfigCommand)
-    @config_options
-    def command(config: Config) -> None: ...
-
-    run_command(command)
+    parser = ConfigParser("python -m instrument.train", "Train a model.")
+    config, given = parser.parsed(sys.argv[1:])
 
 Flag values stay text until `instrument.config.loading.load` reads them, so flags and YAML files give the same errors.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
-import functools
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
-
-import click
+from typing import Any, NoReturn
 
 from instrument.config.loading import SWITCHES, alias_flags, flag_names, iter_settings, load, section_types
+from instrument.config.schema import Config
 from instrument.config.settings import Kind, field_kinds, get_setting
 from instrument.errors import ConfigError, InstrumentError
 
-Result = TypeVar("Result")
 
-
-class _Flag(click.Option):
-    """An option with the name of the section it belongs to."""
-
-    def __init__(self, declarations: Sequence[str], section: str, **attributes: Any) -> None:
-        super().__init__(declarations, **attributes)
-        self.section = section
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Return the first name and the help, which ends with the other names."""
-        names, off_names = self.opts, self.secondary_opts
-        self.opts, self.secondary_opts = names[:1], off_names[:1]
-        record = super().get_help_record(ctx)
-        self.opts, self.secondary_opts = names, off_names
-        if record is None or len(names) == 1:
-            return record
-        return record[0], f"{record[1]} (also {', '.join(names[1:])})"
-
-
-class ConfigCommand(click.Command):
-    """A click command whose help groups the flags by section and whose usage errors are one line.
+class ConfigParser(argparse.ArgumentParser):
+    """A parser with `--config FILE.yaml` and a flag for each setting, whose help groups them by section.
 
     Flags may be written with underscores, as those of Hugging Face and nanoGPT are: `--batch_size=8`.
+
+    Args:
+        program: the command.
+        about: what it does.
     """
 
-    def __init__(self, *args: Any, **attributes: Any) -> None:
-        super().__init__(*args, **attributes)
-        self.context_settings["token_normalize_func"] = lambda name: name.replace("_", "-")
+    def __init__(self, program: str, about: str) -> None:
+        super().__init__(prog=program, usage=f"{program} [OPTION ...]", description=about, allow_abbrev=False)
+        text = "Read settings from a YAML file with one section each; flags override it."
+        self.add_argument("--config", type=Path, metavar="FILE.yaml", help=text)
+        self._sections = {section: self.add_argument_group(section) for section in section_types()}
+        fields: dict[str, tuple[str, dataclasses.Field[Any]]] = {}
+        for key, field in iter_settings():
+            # Two fields that share a flag are one option, described by the first field.
+            fields.setdefault(flag_names()[key], (key, field))
+        for flag, (key, field) in fields.items():
+            self._add_setting(flag, key, field)
+        for name, (key, word) in SWITCHES.items():
+            self._sections[key.split(".")[0]].add_argument(
+                f"--{name}",
+                dest=flag_names()[key],
+                action="store_const",
+                const=word,
+                help=f"Same as --precision {word}",
+            )
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the command line.
+    def parsed(self, words: Sequence[str]) -> tuple[Config, argparse.Namespace]:
+        """Return the configuration, and the values of options that were added to this parser.
 
         Raises:
-            ConfigError: an option is unknown or lacks its value, or there is an unexpected argument.
+            ConfigError: a value is invalid, an option is unknown or lacks its value, or an argument is unexpected.
         """
-        try:
-            return super().parse_args(ctx, args)
-        except click.UsageError as failure:
-            raise ConfigError(f"{' '.join(failure.format_message().split())} (--help lists the flags)") from None
+        given = self.parse_args([with_dashes(word) for word in words])
+        flags = {flag: vars(given).pop(flag) for flag in dict.fromkeys(flag_names().values())}
+        return load(given.config, flags), given
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the general options first, then the flags of each section."""
-        groups: dict[str, list[tuple[str, str]]] = {name: [] for name in ("options", *section_types())}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is not None:
-                groups[getattr(parameter, "section", "options")].append(record)
-        for name, records in groups.items():
-            if records:
-                with formatter.section(name):
-                    formatter.write_dl(records)
+    def error(self, message: str) -> NoReturn:
+        """Raise an error of the command line."""
+        raise ConfigError(f"{message} (--help lists the flags)")
+
+    def _add_setting(self, flag: str, key: str, field: dataclasses.Field[Any]) -> None:
+        section, name = key.split(".")
+        kind, setting, aliases = field_kinds(section_types()[section])[name], get_setting(field), alias_flags(key)
+        about: dict[str, Any] = {"metavar": _metavar(key, field, kind)}
+        if setting.bare is not None:
+            about |= {"nargs": "?", "const": setting.bare}
+        if kind.base is bool:
+            about = {"action": argparse.BooleanOptionalAction}
+        also = f" (also {', '.join(f'--{alias}' for alias in aliases)})" if aliases else ""
+        text = f"{setting.help}{_default_text(field)}{also}".replace("%", "%%")
+        self._sections[section].add_argument(f"--{flag}", dest=flag, help=text, **about)
+        for alias in aliases:
+            self._sections[section].add_argument(f"--{alias}", dest=flag, help=argparse.SUPPRESS, **about)
 
 
-def config_options(command: Callable[..., Result]) -> Callable[..., Result]:
-    """Add `--config FILE.yaml` and a flag for each setting to a click command, which is called with `config`.
-
-    Other options of the command are passed on unchanged. The call raises ConfigError for an invalid value.
-    """
-    names = {name.replace("-", "_") for name in flag_names().values()}
-
-    @functools.wraps(command)
-    def call(config_file: Path | None, **values: Any) -> Result:
-        flags = {name: values.pop(name) for name in names}
-        for name, (key, word) in SWITCHES.items():
-            if values.pop(name):
-                flags[key.split(".")[1]] = word
-        return command(config=load(config_file, flags), **values)
-
-    for option in reversed(_options()):
-        call = option(call)
-    return call
+def with_dashes(word: str) -> str:
+    """Return a flag with dashes in place of underscores; any other word unchanged."""
+    name, equals, value = word.partition("=")
+    return f"{name.replace('_', '-')}{equals}{value}" if word.startswith("--") else word
 
 
 def print_message(text: str) -> None:
     """Print one line to standard error; standard output is for results."""
-    click.echo(f"instrument: {text}", err=True)
+    sys.stderr.write(f"instrument: {text}\n")
+    sys.stderr.flush()
 
 
-def run_command(command: click.Command) -> None:
-    """Run a command; an error the user can cause is printed as one line, with exit code 2."""
+def run_command(command: Callable[[Sequence[str]], object]) -> None:
+    """Run a command with the words of the command line; print an error the user can cause in one line, exit code 2."""
     try:
-        command(standalone_mode=False)
+        command(sys.argv[1:])
     except InstrumentError as error:
         print_message(f"error: {error}")
         sys.exit(2)
-    except click.exceptions.Exit as end:  # --help
-        sys.exit(end.exit_code)
-    except click.Abort:
+    except KeyboardInterrupt:
         sys.exit(130)
-
-
-def _options() -> list[Callable[[Callable[..., Result]], Callable[..., Result]]]:
-    file = click.option(
-        "--config",
-        "config_file",
-        metavar="FILE.yaml",
-        type=click.Path(path_type=Path),
-        help="Read settings from a YAML file with one section each; flags override it.",
-    )
-    flags: dict[str, Callable[[Callable[..., Result]], Callable[..., Result]]] = {}
-    for key, field in iter_settings():
-        # Two fields that share a flag are one option, described by the first field.
-        flags.setdefault(flag_names()[key], _option(key, field))
-    switches = [
-        click.option(
-            f"--{name}", cls=_Flag, section=key.split(".")[0], is_flag=True, help=f"Same as --precision {word}"
-        )
-        for name, (key, word) in SWITCHES.items()
-    ]
-    return [file, *flags.values(), *switches]
-
-
-def _option(key: str, field: dataclasses.Field[Any]) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    section, name = key.split(".")
-    kind, flag, setting = field_kinds(section_types()[section])[name], flag_names()[key], get_setting(field)
-    help_text = f"{setting.help}{_default_text(field)}"
-    names = (flag, *alias_flags(key))
-    if kind.base is bool:
-        on_and_off = (f"--{name}/--{setting.off or f'no-{name}'}" for name in names)
-        return click.option(*on_and_off, cls=_Flag, section=section, default=None, help=help_text)
-    bare = {} if setting.bare is None else {"is_flag": False, "flag_value": setting.bare}
-    metavar = _metavar(key, field, kind)
-    return click.option(
-        *(f"--{name}" for name in names), cls=_Flag, section=section, metavar=metavar, help=help_text, **bare
-    )
 
 
 def _default_text(field: dataclasses.Field[Any]) -> str:

@@ -37,7 +37,6 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "data.workers": ("num_workers", "dataloader_num_workers"),
     "data.prefetch_factor": ("dataloader_prefetch_factor",),
     "data.persistent_workers": ("dataloader_persistent_workers",),
-    "data.pin_memory": ("dataloader_pin_memory",),
     "distributed.bucket_mb": ("bucket_cap_mb",),
     "checkpoint.folder": ("output_dir",),
     "checkpoint.every": ("save_steps",),
@@ -181,7 +180,8 @@ def _flatten(sections: Mapping[str, Any], prefix: str) -> Values:
     values: Values = {}
     for section, fields in sections.items():
         if section not in section_types():
-            raise ConfigError(f"{prefix}{_unknown_section(section)}")
+            names = tuple(section_types())
+            raise ConfigError(_unknown(f"{prefix}{_key_text(section)} is not a section", section, names, names))
         if not isinstance(fields, Mapping | None):
             raise ConfigError(f"{prefix}{section}: must be a section with keys, not {short_repr(fields)}")
         for name, value in (fields or {}).items():
@@ -191,7 +191,9 @@ def _flatten(sections: Mapping[str, Any], prefix: str) -> Values:
                     continue
                 key, value = SWITCHES[name] if value is True else (key, value)
             if key not in flag_names():
-                raise ConfigError(f"{prefix}{_unknown_key(section, name)}")
+                names = tuple(field.name for field in dataclasses.fields(section_types()[section]))
+                known = (*names, *settings_by_alias(section))
+                raise ConfigError(_unknown(f"{prefix}{section}.{_key_text(name)} is unknown", name, known, names))
             if key in values:
                 raise ConfigError(f"{prefix}{section}.{name}: {key} is given twice, under two names")
             values[key] = value
@@ -203,21 +205,11 @@ def _settings_named(name: object) -> list[str]:
     return [key for key, field in iter_settings() if name == field.name or name in ALIASES.get(key, ())]
 
 
-def _unknown_section(section: object) -> str:
-    keys = _settings_named(section)
-    names = tuple(section_types())
-    if keys:
-        return f"{_key_text(section)} is not a section (did you mean {' or '.join(keys)}?)"
-    return f"{_key_text(section)} is not a section{did_you_mean(section, names)}; allowed: {', '.join(names)}"
-
-
-def _unknown_key(section: str, name: object) -> str:
+def _unknown(what: str, name: object, known: tuple[str, ...], allowed: tuple[str, ...]) -> str:
+    """Return that a name is unknown, with the settings or the known name that may be meant."""
     elsewhere = _settings_named(name)
-    if elsewhere:
-        return f"{section}.{_key_text(name)} is unknown (did you mean {' or '.join(elsewhere)}?)"
-    names = tuple(field.name for field in dataclasses.fields(section_types()[section]))
-    close = did_you_mean(name, (*names, *settings_by_alias(section)))
-    return f"{section}.{_key_text(name)} is unknown{close}; allowed: {', '.join(names)}"
+    meant = f" (did you mean {' or '.join(elsewhere)}?)" if elsewhere else did_you_mean(name, known)
+    return f"{what}{meant}; allowed: {', '.join(allowed)}"
 
 
 def _build(values: Values, sources: Mapping[str, str]) -> Config:

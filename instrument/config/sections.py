@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from instrument.config.settings import REFERENCE, FieldError, check_section, setting
+from instrument.config.settings import REFERENCE, Section, setting
 from instrument.config.strategies import STRATEGIES
 
 MODEL_NAMES = ("transformer",)
 Precision = Literal["fp32", "bf16", "fp16"]
-Attention = Literal["auto", "flash", "efficient", "math"]
 Schedule = Literal["constant", "linear", "cosine", "plateau"]
 Checkpointing = Literal["full", "selective"]
 CompileScope = Literal["full", "blocks"]
@@ -39,7 +38,7 @@ DEVICE = {"pattern": r"auto|cpu|cuda(:\d+)?", "expected": "auto, cpu, cuda or cu
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class Training(Section):
     """How the run trains: strategy, length, precision, optimizer and error handling."""
 
     strategy: str = setting("prefetch", "how batches reach the GPU and a step is computed", choices=tuple(STRATEGIES))
@@ -69,12 +68,9 @@ class Training:
     hooks: str | None = setting(None, "a subclass of instrument.Hooks", **_named("class", "MODULE:CLASS"))
     on_nan: OnNan = setting("stop", "if a loss or gradient is not finite: stop, skip the update, or apply it")
 
-    def __post_init__(self) -> None:
-        check_section(self)
-
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class Model(Section):
     """The model."""
 
     name: str = setting(
@@ -89,7 +85,6 @@ class Model:
     heads: int = setting(16, "number of attention heads; must divide the width", low=1)
     vocabulary: int = setting(8192, "vocabulary size in tokens", low=2, cpu=1024)
     features: int = setting(4096, "input features per position", low=1, cpu=512)
-    attention: Attention = setting("auto", "backend of scaled_dot_product_attention; auto: torch selects it")
     checkpointing: Checkpointing | None = setting(
         None, "recompute activations to save memory: of full blocks (no value), or selective", bare="full"
     )
@@ -97,15 +92,9 @@ class Model:
     compile_mode: CompileMode = setting("default", "mode of torch.compile")
     compile_dynamic: bool | None = setting(None, "whether torch.compile expects changing shapes; default: it finds out")
 
-    def __post_init__(self) -> None:
-        check_section(self)
-        if self.width % self.heads:
-            reason = f"width={self.width} is not divisible by heads={self.heads}"
-            raise FieldError(reason, "model.width", "model.heads")
-
 
 @dataclass(frozen=True, slots=True)
-class Data:
+class Data(Section):
     """The training data and how it is loaded."""
 
     path: Path | None = setting(
@@ -131,18 +120,8 @@ class Data:
     preload: bool = setting(False, "generate all synthetic samples before the first step and keep them in memory")
     depth: int = setting(1, "number of batches copied ahead (prefetch, streams, staged, graph)", low=1)
     pinned_budget: int = setting(2 << 30, "maximum size of pinned host memory in bytes", low=1)
-    pin_memory: bool | None = setting(None, "whether batches are in pinned memory; must agree with the strategy")
     validation: Path | None = setting(None, "data for --validate-every; none: of another seed", metavar="MODULE:NAME")
     validation_batches: int = setting(8, "number of batches of each rank in a validation, at most", low=1)
-
-    def __post_init__(self) -> None:
-        check_section(self)
-        if self.preload and self.path is not None:
-            reason = "synthetic samples are preloaded; a data set of your own can keep its samples itself"
-            raise FieldError(reason, "data.preload", "data.path")
-        for name in ("prefetch_factor", "persistent_workers"):
-            if getattr(self, name) and not self.workers:
-                raise FieldError(f"{name} needs workers of at least 1", f"data.{name}", "data.workers")
 
     def with_workers(self, most: int = MAX_AUTO_WORKERS) -> Data:
         """Return the same data with a number of workers in place of "auto", at most `most`."""
@@ -167,7 +146,7 @@ class Data:
 
 
 @dataclass(frozen=True, slots=True)
-class Distributed:
+class Distributed(Section):
     """How several GPUs share the work, under torchrun."""
 
     shard: bool = setting(False, "shard parameters (FSDP2) instead of replicating them on each GPU (DDP)")
@@ -175,21 +154,10 @@ class Distributed:
     reshard_after_forward: bool = setting(True, "free gathered parameters between forward and backward (FSDP2)")
     shard_prefetch: int = setting(0, "blocks whose parameters are gathered ahead; 0: FSDP2 decides", low=0)
     bucket_mb: float = setting(25.0, "size of a gradient bucket in MiB (DDP)", above=0)
-    gradient_as_bucket_view: bool = setting(True, "store gradients in the buckets, without a copy (DDP)")
-    static_graph: bool = setting(False, "declare that every step uses the same parameters (DDP)")
-    no_sync: bool = setting(
-        True, "reduce gradients once per step, not in each backward", flag="ddp-no-sync", off="ddp-sync"
-    )
-
-    def __post_init__(self) -> None:
-        check_section(self)
-        if self.shard and self.static_graph:
-            reason = "--static-graph applies to DDP, which --shard replaces; use only one of them"
-            raise FieldError(reason, "distributed.shard", "distributed.static_graph")
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(Section):
     """Which checkpoints are written, and where to resume from."""
 
     folder: Path | None = setting(None, "folder for checkpoints", flag="checkpoint-folder")
@@ -197,22 +165,11 @@ class Checkpoint:
     keep: int = setting(3, "number of most recent checkpoints to keep", low=1, flag="checkpoint-keep")
     sharded: bool = setting(False, "each rank writes its shards in the background (torch.distributed.checkpoint)")
     best: bool = setting(True, "also keep the checkpoint with the lowest loss", flag="checkpoint-best")
-    resume: str | None = setting(None, "resume from; no value: latest", bare="latest", metavar="[latest|best|PATH]")
-
-    def __post_init__(self) -> None:
-        check_section(self)
-        if self.folder is None and self.every:
-            reason = f"every={self.every} needs checkpoint.folder (--checkpoint-folder)"
-            raise FieldError(reason, "checkpoint.every")
-        if self.folder is None and self.sharded:
-            raise FieldError("sharded checkpoints need checkpoint.folder (--checkpoint-folder)", "checkpoint.sharded")
-        if self.folder is None and self.resume in ("latest", "best"):
-            reason = f"resume={self.resume} needs checkpoint.folder (--checkpoint-folder), or give a path"
-            raise FieldError(reason, "checkpoint.resume")
+    resume: str | None = setting(None, "resume from; no value: latest", bare="latest", metavar="latest|best|PATH")
 
 
 @dataclass(frozen=True, slots=True)
-class Monitor:
+class Monitor(Section):
     """Where metrics of the run are written, and how often."""
 
     every: int = setting(10, "number of steps between records", low=1)
@@ -222,25 +179,12 @@ class Monitor:
     progress: bool = setting(True, "show a progress bar, or lines if standard error is not a terminal")
     log_every: int = setting(100, "number of steps between these lines; 0: none", low=0)
 
-    def __post_init__(self) -> None:
-        check_section(self)
-
 
 @dataclass(frozen=True, slots=True)
-class Capture:
+class Capture(Section):
     """The steps that a profiler records: from start up to, but not including, stop."""
 
     start: int | None = setting(None, "steps START <= step < STOP to record", low=0, flag="capture")
     stop: int | None = setting(None, "first step after the capture", low=1, flag="capture")
     profiler: Literal["nsys", "torch"] = setting("nsys", "who records these steps: nsys, or torch.profiler into a file")
     trace_file: Path = setting(Path("trace.json.gz"), "file that torch.profiler writes, for traceview and Perfetto")
-
-    def __post_init__(self) -> None:
-        check_section(self)
-        if (self.start is None) != (self.stop is None):
-            raise FieldError("give both capture.start and capture.stop, or neither", "capture.start", "capture.stop")
-        if self.profiler == "torch" and self.start is None:
-            raise FieldError("torch.profiler needs the steps to record: --capture START:STOP", "capture.profiler")
-        if self.start is not None and self.stop is not None and self.start >= self.stop:
-            reason = f"capture {self.start}:{self.stop} is empty; START must be less than STOP"
-            raise FieldError(reason, "capture.start", "capture.stop")

@@ -62,7 +62,6 @@ class Setting:
         expected: description of the pattern for error messages.
         flag: name of the flag, by default the field's name. Two fields of a section with the same flag are given
             together, as "FIRST:SECOND".
-        off: name of the flag that turns a switch off, by default "no-" and the flag's name.
         bare: value of the flag if it is given without a value, and of true; the setting is then optional.
         choices: the words allowed, if the type hint does not list them.
         words: words that stand for numbers.
@@ -77,7 +76,6 @@ class Setting:
     pattern: str | None = None
     expected: str | None = None
     flag: str | None = None
-    off: str | None = None
     bare: str | None = None
     choices: tuple[str, ...] = ()
     words: Mapping[str, int] = dataclasses.field(default_factory=dict)
@@ -173,28 +171,26 @@ def _from_text(base: type, text: str) -> object:
         return text
 
 
-def check_section(section: Any) -> None:
-    """Check each field of a section against its type and its `Setting`; replace switches by their value.
+class Section:
+    """A section of the configuration, whose fields are made by `setting`."""
 
-    Raises:
-        FieldError: a value is not allowed.
-    """
-    owner: type = type(section)
-    _replace_switches(section)
-    for field in dataclasses.fields(section):
-        value, kind = getattr(section, field.name), field_kinds(owner)[field.name]
-        allowed = get_setting(field)
-        stands_for_more = value in allowed.words.values() or (kind.optional and value is None)
-        if not stands_for_more and not _is_allowed(kind, allowed, value):
-            raise FieldError(_refusal_reason(kind, allowed, value), f"{owner.__name__.lower()}.{field.name}")
+    __slots__ = ()
 
+    def __post_init__(self) -> None:
+        """Check each field against its type and its `Setting`. True becomes the value of the bare flag, False None.
 
-def _replace_switches(section: Any) -> None:
-    """Replace True by the value of the bare flag, and False by None, in settings that were switches once."""
-    for field in dataclasses.fields(section):
-        value, bare = getattr(section, field.name), get_setting(field).bare
-        if bare is not None and isinstance(value, bool):
-            object.__setattr__(section, field.name, bare if value else None)
+        Raises:
+            FieldError: a value is not allowed.
+        """
+        owner: Any = type(self)
+        for name, kind in field_kinds(owner).items():
+            value, allowed = getattr(self, name), get_setting(owner.__dataclass_fields__[name])
+            if allowed.bare is not None and isinstance(value, bool):
+                value = allowed.bare if value else None
+                object.__setattr__(self, name, value)
+            stands_for_more = value in allowed.words.values() or (kind.optional and value is None)
+            if not stands_for_more and not _is_allowed(kind, allowed, value):
+                raise FieldError(_refusal_reason(kind, allowed, value), f"{owner.__name__.lower()}.{name}")
 
 
 def _is_allowed(kind: Kind, allowed: Setting, value: object) -> bool:

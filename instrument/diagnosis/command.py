@@ -2,50 +2,59 @@
 
 from __future__ import annotations
 
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-import click
 import torch
 
-from instrument.config.flags import ConfigCommand, config_options, print_message, run_command
-from instrument.config.schema import Config
+from instrument.config.flags import ConfigParser, print_message, run_command, with_dashes
 from instrument.diagnosis.measure import ROUNDS, Plan
 from instrument.diagnosis.output import check_writable, json_document, write_json
 from instrument.diagnosis.own import report_stages
-from instrument.diagnosis.stages import STAGES, StageContext, select_stages
+from instrument.diagnosis.stages import StageContext
+
+ABOUT = "Measure the model alone and the pipeline, and report where time is lost and what to capture next."
 
 
-@click.command(cls=ConfigCommand)
-@click.option(
-    "--iterations",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="Number of timed iterations in each of 5 rounds [10; without a GPU as many as 15 s allow]",
-)
-@click.option(
-    "--warm-up", metavar="N", type=click.IntRange(min=0), help="Number of untimed iterations before each round [5]"
-)
-@click.option(
-    "--stages", metavar="A,B,...", help=f"Measure only these stages: {', '.join(stage.name for stage in STAGES)} [all]"
-)
-@click.option(
-    "--json", "json_path", metavar="PATH", type=click.Path(path_type=Path), help="Write all values to this JSON file."
-)
-@config_options
-def command(
-    config: Config, iterations: int | None, warm_up: int | None, stages: str | None, json_path: Path | None
-) -> None:
-    """Measure the parts of a training run, and report where time is lost and what to capture next."""
-    selected = select_stages(stages)
-    if json_path is not None:
-        check_writable(json_path)
+def command(words: Sequence[str]) -> None:
+    """Diagnose the run that the words of a command line describe."""
+    parser = ConfigParser("python -m instrument.diagnose", ABOUT)
+    text = "Number of timed iterations in each of 5 rounds [10; without a GPU as many as 15 s allow]"
+    parser.add_argument("--iterations", metavar="N", type=partial(_number, 1), help=text)
+    text = "Number of untimed iterations before each round [5]"
+    parser.add_argument("--warm-up", metavar="N", type=partial(_number, 0), help=text)
+    parser.add_argument("--json", metavar="PATH", type=Path, help="Write all values to this JSON file.")
+    config, given = parser.parsed(words)
+    if given.json is not None:
+        check_writable(given.json)
     context = StageContext.from_config(config)
-    plan = Plan.of_device(context.device, iterations, warm_up)
-    report = report_stages(context, selected, plan, print_message)
-    click.echo(report, nl=False)
-    if json_path is not None:
+    plan = Plan.of_device(context.device, given.iterations, given.warm_up)
+    program = ["python", "-m", "instrument.train", *_train_flags(words)]
+    report = report_stages(context, plan, print_message, program)
+    sys.stdout.write(str(report))
+    if given.json is not None:
         environment = _environment(context.device, plan)
-        write_json(json_path, json_document(report.stages, report.diagnosis, context.config, environment))
+        write_json(given.json, json_document(report.stages, report.diagnosis, context.config, environment))
+
+
+def _number(low: int, text: str) -> int:
+    if (number := int(text)) < low:
+        raise argparse.ArgumentTypeError(f"{number} is less than {low}")
+    return number
+
+
+def _train_flags(given: Sequence[str]) -> Iterator[str]:
+    """Yield the words of this command that the trainer takes too."""
+    words = iter(given)
+    for word in words:
+        name, equals, _value = with_dashes(word).partition("=")
+        if name not in ("--iterations", "--warm-up", "--json"):
+            yield word
+        elif not equals:
+            next(words, None)
 
 
 def main() -> None:

@@ -1,21 +1,19 @@
-"""Measures the stages in rounds. Each round runs every stage once, so a change in machine speed affects all alike."""
+"""Measures the stages in rounds. Each round runs both once, so a change in machine speed affects both alike."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 import torch
 
 from instrument.devices import free_memory, synchronize
 from instrument.diagnosis.costs import StageResult
-from instrument.diagnosis.stages import Stage, StageContext, StageRun
+from instrument.diagnosis.stages import Compute, Pipeline, Stage, StageContext
 from instrument.errors import InstrumentError, LogFunction
 from instrument.own import error_line
 from instrument.ranges import annotate
@@ -26,9 +24,6 @@ from instrument.trainer.recover import is_out_of_memory
 ROUNDS = 5
 ITERATIONS, WARM_UP = 10, 5
 CPU_SECONDS = 15.0  # for all rounds of a diagnosis without a GPU, whose iterations take a hundred times as long
-NO_GPU = "the run uses no GPU"
-NOT_IN_STAGE = "this stage does not include it"
-FIGURES = ("ms", "samples_per_s", "gpu_ms", "data_load_ms", "copy_ms")
 MAX_SLEEP_MS = 500.0
 SLEEP_CYCLES_PER_MS = 2_000_000  # at the clock rate of the fastest GPUs; slower GPUs sleep longer
 
@@ -55,79 +50,67 @@ class Plan:
         return cls(iterations or ITERATIONS, WARM_UP if warm_up is None else warm_up, seconds)
 
 
-def measure(stages: Sequence[Stage], context: StageContext, plan: Plan, log: LogFunction) -> list[StageResult]:
-    """Run all stages in each of ROUNDS rounds and return their results. A failed stage has the reason in its result.
+def measure(
+    context: StageContext, plan: Plan, log: LogFunction, stages: Sequence[type[Stage]] = (Compute, Pipeline)
+) -> list[StageResult]:
+    """Run the stages in each of ROUNDS rounds and return their results.
 
-    A stage is opened for each round and closed after it, so no other stage holds memory, threads or workers meanwhile.
+    A stage is opened for each round and closed after it, so the other one holds no memory, threads or workers
+    meanwhile.
 
     Args:
-        stages: some of STAGES.
-        context: what all stages share.
+        context: what the stages share.
         plan: number of iterations.
         log: receives one line before each round.
+        stages: what is measured.
+
+    Raises:
+        InstrumentError: a stage fails.
     """
-    measurements = [_Measurement(stage) for stage in stages]
     # Half of the time of a round is for iterations that are not timed.
     limit = math.inf if plan.seconds is None else plan.seconds / (2 * ROUNDS * len(stages))
+    rounds: dict[type[Stage], list[tuple[str, Mapping[str, float | None]]]] = {stage: [] for stage in stages}
     for number in range(1, ROUNDS + 1):
-        log(f"round {number} of {ROUNDS}: {', '.join(measurement.stage.name for measurement in measurements)}")
-        for measurement in measurements:
-            _run_stage(measurement, context, plan, limit)
-    return [_stage_result(measurement, context) for measurement in measurements]
+        log(f"round {number} of {ROUNDS}")
+        for stage, measured in rounds.items():
+            measured.append(_measure_round(stage, context, plan, limit))
+            free_memory()
+    return [_stage_result(stage.name, measured, context) for stage, measured in rounds.items()]
 
 
-@dataclass(slots=True)
-class _Measurement:
-    """The measurements of one stage so far, or why it cannot run."""
-
-    stage: Stage
-    rounds_ms: list[float] = field(default_factory=list)
-    figures: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    failure: str | None = None
-
-
-def _run_stage(measurement: _Measurement, context: StageContext, plan: Plan, limit: float) -> None:
-    if measurement.failure is not None:
-        return
+def _measure_round(
+    stage: type[Stage], context: StageContext, plan: Plan, limit: float
+) -> tuple[str, Mapping[str, float | None]]:
+    """Return the title and the figures of a stage in one round."""
     try:
-        with annotate(f"stage {measurement.stage.name}"):
-            _measure_round(measurement, context, plan, limit)
-    except InstrumentError as error:
-        measurement.failure = str(error)
+        with annotate(f"stage {stage.name}"), closing(stage(context)) as run:
+            # Use up the batches that workers loaded ahead: they would make the timed iterations faster.
+            _iterate(run, plan.warm_up + context.steps_ahead, limit)
+            run.begin()
+            ms = _round_ms(run, plan.iterations, context.device, limit)
+            on_gpu = run.launches_only and context.device.type == "cuda"
+            gpu_ms = launched_ahead_ms(run.iterate, context.device) if on_gpu else None
+            return run.title, {"ms": ms, "gpu_ms": gpu_ms, **run.figures()}
     except RuntimeError as error:
-        out_of_memory = "out of memory; use a smaller --batch or --checkpointing"
-        measurement.failure = out_of_memory if is_out_of_memory(error) else error_line(error)
-    free_memory()  # after the except clauses, because an error keeps the stage's tensors alive
+        reason = error_line(error)
+        if is_out_of_memory(error):
+            reason = "out of memory; use a smaller --batch or --checkpointing"
+        raise InstrumentError(f"stage {stage.name}: {reason}") from error
 
 
-def _measure_round(measurement: _Measurement, context: StageContext, plan: Plan, limit: float) -> None:
-    with closing(measurement.stage.open(context)) as run:
-        # Use up the batches that workers loaded ahead: they would make the timed iterations faster.
-        _iterate(run, plan.warm_up + context.steps_ahead, limit)
-        run.begin()
-        measurement.rounds_ms.append(_round_ms(run, plan.iterations, context.device, limit))
-        on_gpu = run.launches_only and context.device.type == "cuda"
-        gpu_ms = launched_ahead_ms(run.iterate, context.device) if on_gpu else None
-        for name, value in {"gpu_ms": gpu_ms, **run.figures()}.items():
-            if value is not None:
-                measurement.figures[name].append(value)
-
-
-def _stage_result(measurement: _Measurement, context: StageContext) -> StageResult:
-    name, title = measurement.stage.name, measurement.stage.title(context.config)
-    if measurement.failure is not None:
-        return StageResult(name, title, not_measured=dict.fromkeys(FIGURES, measurement.failure))
-    values: dict[str, Any] = {key: median(numbers) for key, numbers in measurement.figures.items()}
-    missing = {key: NOT_IN_STAGE for key in ("gpu_ms", "data_load_ms", "copy_ms") if key not in values}
-    if context.device.type != "cuda":
-        missing |= {key: NO_GPU for key in ("gpu_ms", "copy_ms") if key in missing}
-    ms = median(measurement.rounds_ms)
+def _stage_result(
+    name: str, rounds: Sequence[tuple[str, Mapping[str, float | None]]], context: StageContext
+) -> StageResult:
+    values: dict[str, float] = {}
+    for key in rounds[0][1]:
+        if numbers := [value for _title, figures in rounds if (value := figures[key]) is not None]:
+            values[key] = median(numbers)
     samples, _tokens = count_samples(context.resident)
-    values["samples_per_s"] = samples * 1000 / ms if ms else None
-    return StageResult(name, title, ms, tuple(measurement.rounds_ms), **values, not_measured=missing)
+    rounds_ms = tuple(figures["ms"] or 0.0 for _title, figures in rounds)
+    return StageResult(name, rounds[0][0], samples * 1000 / values["ms"] if values["ms"] else None, rounds_ms, **values)
 
 
-def _iterate(run: StageRun, iterations: int, limit: float) -> int:
+def _iterate(run: Stage, iterations: int, limit: float) -> int:
     """Run iterations until there are enough, or `limit` seconds have passed; return their number."""
     end = time.perf_counter() + limit
     for number in range(iterations):
@@ -137,7 +120,7 @@ def _iterate(run: StageRun, iterations: int, limit: float) -> int:
     return iterations
 
 
-def _round_ms(run: StageRun, iterations: int, device: torch.device, limit: float = math.inf) -> float:
+def _round_ms(run: Stage, iterations: int, device: torch.device, limit: float = math.inf) -> float:
     """Return the time of one iteration in ms; the host waits for the GPU only before and after the round."""
     synchronize(device)
     start = time.perf_counter()

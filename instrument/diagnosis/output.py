@@ -3,7 +3,7 @@
 The JSON document:
 
 program        "instrument.diagnose"
-format         1; incremented when a key changes its meaning or is removed
+format         2; incremented when a key changes its meaning or is removed
 device         "cpu" or "cuda:0"
 gpu            model of the GPU; null without a GPU
 torch          version of torch
@@ -11,7 +11,7 @@ iterations     timed iterations in each round
 warm_up        untimed iterations before each round
 rounds         number of rounds
 config         the complete configuration, section -> setting -> value
-stages         list of `costs.StageResult`; times in ms per iteration, null means not measured
+stages         list of `costs.StageResult`; times in ms per iteration, null means that the stage has no such figure
 verdict        `costs.Diagnosis`; its remedy is {"flags", "why"}
 """
 
@@ -31,7 +31,7 @@ from instrument.config.schema import Config, to_dict
 from instrument.diagnosis.costs import Diagnosis, StageResult
 from instrument.errors import InstrumentError
 
-JSON_FORMAT = 1
+JSON_FORMAT = 2
 WIDTH = 80
 CONTINUED = " \\\n" + " " * 13
 BOUND_TITLES = {
@@ -39,15 +39,13 @@ BOUND_TITLES = {
     "copy": "copies to the GPU",
     "synchronisation": "waiting for the GPU",
     "launch": "launching kernels",
-    "precision": "mixed precision",
 }
 HEADER = f"{'stage':<10}{'what runs':<30}{'ms/iter':>9}{'samples/s':>12}{'GPU ms':>10}"
 
 
 def diagnosis_table(results: Sequence[StageResult], diagnosis: Diagnosis) -> str:
-    """Return the stages, the reasons for missing values, and the diagnosis, as text."""
-    stages = map(_stage_line, results)
-    return "\n".join([HEADER, *stages, "", *_missing_lines(results), *_diagnosis_lines(diagnosis), ""])
+    """Return the stages and the diagnosis, as text."""
+    return "\n".join([HEADER, *map(_stage_line, results), "", *_diagnosis_lines(diagnosis), ""])
 
 
 def json_document(
@@ -94,31 +92,16 @@ def _number(value: float | None, width: int, digits: int) -> str:
     return f"{'-' if value is None else f'{value:.{digits}f}':>{width}}"
 
 
-def _missing_lines(results: Sequence[StageResult]) -> Iterator[str]:
-    """Yield why a stage was not measured, once for all stages with the same reason."""
-    reasons: dict[str, list[str]] = {}
-    for result in results:
-        if result.ms is None:
-            reasons.setdefault(result.not_measured.get("ms", ""), []).append(result.stage)
-    for reason, stages in reasons.items():
-        yield from _wrap(f"not measured: {', '.join(stages)}: {reason}")
-    if reasons:
-        yield ""
-
-
 def _diagnosis_lines(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.bound == "unknown":
         yield from _wrap(f"unknown: {diagnosis.because}")
     elif diagnosis.bound == "compute":
-        yield f"The run is limited by compute (stage {diagnosis.stage})"
+        yield "No time is lost beside the compute"
     else:
-        yield f"Time is lost in {BOUND_TITLES[diagnosis.bound]} (stage {diagnosis.stage})"
+        yield f"Time is lost in {BOUND_TITLES[diagnosis.bound]}"
     if diagnosis.lost_ms:
         lost = f"{diagnosis.lost_ms:.2f} of {diagnosis.total_ms:.2f} ms per iteration"
         yield f"  costs    {lost} ({diagnosis.lost_percent:.0f}%)"
-    if diagnosis.bare_ms is not None and diagnosis.overhead_percent is not None:
-        both = f"{diagnosis.total_ms:.2f} ms, the model alone {diagnosis.bare_ms:.2f} ms"
-        yield f"  pipeline takes {both}: {diagnosis.overhead_percent:+.0f}%"
     if diagnosis.bound != "unknown":
         yield from _field("because", diagnosis.because)
     remedy = diagnosis.remedy

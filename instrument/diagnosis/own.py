@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from instrument.config.schema import Config
 from instrument.config.sections import Precision, Training
-from instrument.diagnosis.costs import Diagnosis, StageResult
+from instrument.diagnosis.costs import Diagnosis, StageResult, StageTimes
 from instrument.diagnosis.measure import Plan, measure
 from instrument.diagnosis.output import diagnosis_table
-from instrument.diagnosis.stages import Stage, StageContext, select_stages
-from instrument.diagnosis.verdict import build_diagnosis, capture_commands
+from instrument.diagnosis.stages import StageContext
+from instrument.diagnosis.verdict import build_diagnosis
 from instrument.errors import LogFunction
 from instrument.own import Loss
 from instrument.workload import named_after, own_workload
@@ -47,7 +47,6 @@ def diagnose(
     accumulation: int = 1,
     iterations: int | None = None,
     warm_up: int | None = None,
-    stages: str | None = None,
     log: LogFunction = lambda _line: None,
 ) -> DiagnosisReport:
     """Measure the parts of a training step, and return where it loses time and what to change.
@@ -67,7 +66,6 @@ def diagnose(
         accumulation: micro-batches per optimizer step.
         iterations: timed iterations of each stage in each of five rounds; None for 10, on a CPU as many as 15 s allow.
         warm_up: iterations before them; None for 5.
-        stages: names of stages, "training,loader,pipeline"; None for all.
         log: receives a line before each round.
 
     Raises:
@@ -77,14 +75,15 @@ def diagnose(
         Training(device=device, precision=precision, strategy=strategy, accumulation=accumulation, on_nan="continue")
     )
     config = named_after(config, model, loader)
-    selected = select_stages(stages)
     context = StageContext.from_config(config, lambda ready: own_workload(ready, model, loader, loss))
-    report = report_stages(context, selected, Plan.of_device(context.device, iterations, warm_up), log)
-    capture = capture_commands(report.diagnosis.bound, context.config, ["python", "your_program.py"])
-    return replace(report, diagnosis=replace(report.diagnosis, capture=capture))
+    plan = Plan.of_device(context.device, iterations, warm_up)
+    return report_stages(context, plan, log, ["python", "your_program.py"], own=True)
 
 
-def report_stages(context: StageContext, stages: Sequence[Stage], plan: Plan, log: LogFunction) -> DiagnosisReport:
+def report_stages(
+    context: StageContext, plan: Plan, log: LogFunction, program: Sequence[str], *, own: bool = False
+) -> DiagnosisReport:
     """Measure the stages and return what follows; `log` receives a line before each round."""
-    results = measure(stages, context, plan, log)
-    return DiagnosisReport(tuple(results), build_diagnosis(results, context.config))
+    compute, pipeline = measure(context, plan, log)
+    times = StageTimes(context.config, compute, pipeline)
+    return DiagnosisReport((compute, pipeline), build_diagnosis(times, program, own=own))

@@ -1,23 +1,23 @@
-"""The stages of a diagnosis, in order: each adds something to the ones before it; and what all stages share."""
+"""What a diagnosis runs: the model alone, and the pipeline of the run; and what both share."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Any
+from typing import ClassVar
 
 import torch
 
 from instrument.checkpoint.states import seed_generators
 from instrument.config.schema import Config
-from instrument.config.sections import AUTO_BATCH, Precision
-from instrument.config.settings import did_you_mean
+from instrument.config.sections import AUTO_BATCH
 from instrument.config.strategies import STRATEGIES
 from instrument.data import PREFETCH_FACTOR, Loader, Position
 from instrument.distributed.world import World, select_device, torchrun_ranks
-from instrument.errors import ConfigError, InstrumentError
+from instrument.errors import ConfigError
+from instrument.monitor.loader import LoaderGauge
 from instrument.monitor.meter import StepMeter
 from instrument.monitor.metrics import StepFigures
 from instrument.own import StreamLoader
@@ -29,47 +29,23 @@ from instrument.trees import map_tensors
 from instrument.workload import Workload, open_workload
 
 
-class StageRun:
-    """A stage that is ready to run. This base class measures nothing besides the time.
-
-    Attributes:
-        launches_only: whether an iteration only launches work, so that the host can launch it ahead of the GPU.
-    """
-
-    launches_only = False
-
-    def iterate(self) -> None:
-        """Run one iteration: this stage's part of one optimizer step."""
-        raise NotImplementedError
-
-    def begin(self) -> None:
-        """Discard the measurements of the warm-up."""
-
-    def figures(self) -> Mapping[str, float | None]:
-        """Return attributes of `StageResult`, besides the time, measured since `begin`."""
-        return {}
-
-    def close(self) -> None:
-        """Release all resources, also after a failed iteration."""
-
-
 @dataclass(frozen=True, slots=True)
 class StageContext:
-    """What all stages are built from.
+    """What both stages are built from.
 
     Attributes:
         workload: the model, data and loss.
         config: the configuration of the run, with its device.
         device: the device.
-        resident: host batches of one step, for the stages without a loader.
-        loaders: loaders of batches kept in memory, by whether they are pinned, shared by all stages and rounds.
+        resident: host batches of one step, for the model alone.
+        kept: the loader of batches kept in memory, shared by all rounds, once it is made.
     """
 
     workload: Workload
     config: Config
     device: torch.device
     resident: Sequence[Batch]
-    loaders: dict[bool, Loader | StreamLoader] = field(default_factory=dict)
+    kept: list[Loader | StreamLoader] = field(default_factory=list)
 
     @classmethod
     def from_config(cls, config: Config, make_workload: Callable[[Config], Workload] = open_workload) -> StageContext:
@@ -100,30 +76,21 @@ class StageContext:
         resident = [next(batches) for _ in range(config.training.accumulation)]
         return cls(workload, config, device, resident)
 
-    def learner(self, precision: Precision) -> Learner:
-        """Return a new model with its optimizer.
-
-        Raises:
-            ConfigError: the model does not support this precision.
-        """
-        training = replace(self.config.training, precision=precision)
+    def learner(self) -> Learner:
+        """Return a new model with its optimizer."""
+        training = self.config.training
         seed_generators(training.seed)
-        model = self.workload.build_model(self.device, precision)
+        model = self.workload.build_model(self.device)
         return self.workload.learner(model, training, max(training.steps, 1), self.device)
 
-    def on_device(self) -> list[Batch]:
-        """Return the resident batches on the device."""
-        return [map_tensors(batch, lambda tensor: tensor.to(self.device)) for batch in self.resident]
-
-    def loader(self, config: Config) -> Loader | StreamLoader:
-        """Return the loader of a run with `config`, at its first batch."""
-        pinned = uses_pinned_batches(config, self.device)
-        if not config.data.kept:
-            return self.workload.build_loader(config, endless=True, pinned=pinned)
-        if pinned not in self.loaders:
-            self.loaders[pinned] = self.workload.build_loader(config, endless=True, pinned=pinned)
-        self.loaders[pinned].seek(Position())
-        return self.loaders[pinned]
+    def loader(self, gauge: LoaderGauge) -> Loader | StreamLoader:
+        """Return the loader of the run, at its first batch."""
+        pinned = uses_pinned_batches(self.config, self.device)
+        made = self.kept or [self.workload.build_loader(endless=True, pinned=pinned, gauge=gauge)]
+        if self.config.data.kept:
+            self.kept[:] = made
+            made[0].seek(Position())
+        return made[0]
 
     @property
     def steps_ahead(self) -> int:
@@ -134,29 +101,53 @@ class StageContext:
         return math.ceil(data.workers * (data.prefetch_factor or PREFETCH_FACTOR) / self.config.training.accumulation)
 
 
-@dataclass(frozen=True, slots=True)
 class Stage:
-    """One part of a run that is measured separately.
+    """What is measured; this one runs nothing. It is opened for each round and closed after it.
 
     Attributes:
-        name: name in `--stages`, in JSON and in the diagnosis.
-        title: returns the title for a configuration, at most 28 characters.
-        open: builds the stage; raises InstrumentError if it cannot be measured.
+        name: its name in the table and in JSON.
+        launches_only: whether an iteration only launches work, so that the host can launch it ahead of the GPU.
     """
 
-    name: str
-    title: Callable[[Config], str]
-    open: Callable[[StageContext], StageRun]
+    name: ClassVar[str]
+    launches_only: ClassVar[bool] = False
+
+    def __init__(self, context: StageContext) -> None:
+        self.config = context.config
+
+    @property
+    def title(self) -> str:
+        """What runs, in at most 28 characters."""
+        return self.name
+
+    def iterate(self) -> None:
+        """Run one iteration: this stage's part of one optimizer step."""
+
+    def begin(self) -> None:
+        """Discard the measurements of the warm-up."""
+
+    def figures(self) -> Mapping[str, float | None]:
+        """Return attributes of `StageResult`, besides the time, measured since `begin`."""
+        return {}
+
+    def close(self) -> None:
+        """Release all resources, also after a failed iteration."""
 
 
-class TrainStage(StageRun):
+class Compute(Stage):
     """A complete step (forward, backward, optimizer) on batches that are on the device."""
 
-    launches_only = True
+    name, launches_only = "compute", True
 
-    def __init__(self, context: StageContext, precision: Precision) -> None:
-        self._learner = context.learner(precision)
-        self._batches = context.on_device()
+    def __init__(self, context: StageContext) -> None:
+        super().__init__(context)
+        self._learner = context.learner()
+        self._batches = [map_tensors(batch, lambda tensor: tensor.to(context.device)) for batch in context.resident]
+
+    @property
+    def title(self) -> str:
+        """What runs."""
+        return f"the model alone, {self.config.training.precision}"
 
     def iterate(self) -> None:
         """Run one step."""
@@ -165,41 +156,28 @@ class TrainStage(StageRun):
         self._learner.update()
 
 
-class LoaderStage(StageRun):
-    """Loads the host batches of a step and does nothing with them."""
+class Pipeline(Stage):
+    """Trains on the loader's batches with the strategy and the sync policy of the run, like the training loop."""
+
+    name = "pipeline"
 
     def __init__(self, context: StageContext) -> None:
-        self._batches: Iterator[Any] = iter(context.loader(context.config))
-        self._count = context.config.training.accumulation
-
-    def iterate(self) -> None:
-        """Load the batches of one step."""
-        for _ in range(self._count):
-            next(self._batches)
-
-    def close(self) -> None:
-        """Stop the workers."""
-        self._batches = iter(())
-
-
-class PipelineStage(StageRun):
-    """Trains on the loader's batches with a strategy and a sync policy, like the training loop.
-
-    Args:
-        context: what all stages share.
-        config: the configuration of the run, or one with another strategy and sync policy.
-    """
-
-    def __init__(self, context: StageContext, config: Config) -> None:
-        self._meter = StepMeter(context.device)
-        learner = context.learner(config.training.precision)
-        self._strategy = strategy_class(config.training.strategy)(config, learner, self._meter)
-        self._batches = self._strategy.batches(context.loader(config))
-        policy = SyncPolicy.from_text(config.training.sync, STRATEGIES[config.training.strategy].sync_interval)
-        self._late = policy.losses(context.device)
-        self._count = config.training.accumulation
+        super().__init__(context)
+        training = self.config.training
+        self._gauge, self._count = LoaderGauge(), training.accumulation
+        self._meter = StepMeter(context.device, self._gauge)
+        self._strategy = strategy_class(training.strategy)(self.config, context.learner(), self._meter)
+        self._batches = self._strategy.batches(context.loader(self._gauge))
+        self._policy = SyncPolicy.from_text(training.sync, STRATEGIES[training.strategy].sync_interval)
+        self._late = self._policy.losses(context.device)
         self._step = self._first = 0
+        self._counted = self._gauge.counts
         self._measured: list[StepFigures] = []
+
+    @property
+    def title(self) -> str:
+        """What runs."""
+        return f"{self.config.training.strategy}, sync {self._policy.every or 'event'}"
 
     def iterate(self) -> None:
         """Run one step, and wait if the sync policy requires it."""
@@ -211,71 +189,22 @@ class PipelineStage(StageRun):
 
     def begin(self) -> None:
         """Discard the steps so far."""
-        self._first = self._step
+        self._first, self._counted = self._step, self._gauge.counts
         self._measured.clear()
 
     def figures(self) -> Mapping[str, float | None]:
-        """Return the mean times of loading and copying over the completed steps."""
+        """Return what the loader takes for the batches of a step, and the mean waits for it and times of copies."""
+        rate = self._gauge.counts.plus(self._counted, -1).batches_per_s
         steps = [step for step in self._measured if step.step >= self._first]
         loading = [step.data_load_ms for step in steps if step.data_load_ms is not None]
         copying = [step.copy_ms for step in steps if step.copy_ms is not None]
-        return {"data_load_ms": fmean(loading) if loading else None, "copy_ms": fmean(copying) if copying else None}
+        return {
+            "loader_ms": None if rate is None else 1000 * self._count / rate,
+            "data_load_ms": fmean(loading) if loading else None,
+            "copy_ms": fmean(copying) if copying else None,
+        }
 
     def close(self) -> None:
         """Stop the threads and the workers."""
         self._strategy.close()
         self._batches = iter(())
-
-
-def _open_training(context: StageContext) -> StageRun:
-    return TrainStage(context, "fp32")
-
-
-def _open_mixed(context: StageContext) -> StageRun:
-    precision = context.config.training.precision
-    if precision == "fp32":
-        raise InstrumentError("the run uses fp32; use --precision bf16 to measure mixed precision")
-    return TrainStage(context, precision)
-
-
-def _open_plain(context: StageContext) -> StageRun:
-    """Return the baseline: blocking copies from pageable memory, and a wait after each step."""
-    if context.device.type != "cuda":
-        raise InstrumentError("without a GPU nothing is copied, so it equals the pipeline")
-    training = replace(context.config.training, strategy="serial", sync="every")
-    return PipelineStage(context, replace(context.config, training=training))
-
-
-def _mixed_title(config: Config) -> str:
-    precision = config.training.precision
-    return f"training, {'mixed precision' if precision == 'fp32' else precision}"
-
-
-def _pipeline_title(config: Config) -> str:
-    auto = STRATEGIES[config.training.strategy].sync_interval
-    every = SyncPolicy.from_text(config.training.sync, auto).every
-    return f"{config.training.strategy}, {'sync event' if every is None else f'sync {every}'}"
-
-
-STAGES: tuple[Stage, ...] = (
-    Stage("training", lambda _config: "training, fp32", _open_training),
-    Stage("mixed", _mixed_title, _open_mixed),
-    Stage("loader", lambda _config: "loader alone", LoaderStage),
-    Stage("plain", lambda _config: "loader + copy + model", _open_plain),
-    Stage("pipeline", _pipeline_title, lambda context: PipelineStage(context, context.config)),
-)
-
-
-def select_stages(names: str | None) -> tuple[Stage, ...]:
-    """Return the stages of a list such as "training,loader", in the order of STAGES; all stages for None.
-
-    Raises:
-        ConfigError: a stage is unknown.
-    """
-    known = tuple(stage.name for stage in STAGES)
-    wanted = known if names is None else tuple(name.strip() for name in names.split(","))
-    for name in wanted:
-        if name not in known:
-            hint = did_you_mean(name, known)
-            raise ConfigError(f"--stages: unknown stage {name!r}{hint}; allowed: {', '.join(known)}")
-    return tuple(stage for stage in STAGES if stage.name in wanted)

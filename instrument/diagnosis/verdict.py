@@ -5,145 +5,88 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
 
-from instrument.config.loading import flag_names, iter_settings, load
 from instrument.config.schema import Config
-from instrument.config.settings import get_setting
 from instrument.config.strategies import STRATEGIES
 from instrument.diagnosis.costs import (
-    MIN_COST_FRACTION,
     Bound,
     Cost,
     Diagnosis,
     Remedy,
-    StageResult,
     StageTimes,
     compute_costs,
-    measured_ms,
     pipeline_text,
     round_spread_ms,
 )
 
 FIRST_STEP, LAST_STEP = 20, 30
-# Settings that do not affect the speed, or that the command sets itself.
-OMITTED_SETTINGS = ("training.steps", "training.epochs", "training.warmup", "training.annotate_modules")
-OMITTED_SECTIONS = ("checkpoint", "monitor", "capture")
-MODULE_LEVEL_BOUNDS = ("launch", "precision", "compute")
 
 
-def capture_commands(bound: Bound, config: Config, program: Sequence[str] = ()) -> tuple[str, ...]:
+def capture_commands(bound: Bound, config: Config, program: Sequence[str], *, own: bool = False) -> tuple[str, ...]:
     """Return the commands that record steady steps, export the report and analyze it.
 
     Args:
         bound: the part with the largest cost. If it lies inside the compute, modules get NVTX ranges too.
         config: the configuration of the run, with its device.
-        program: the command of a user's program, which sets its own capture range; empty for the trainer.
+        program: the command of the run.
+        own: whether it is a user's program, which sets its own capture range, and not the trainer.
     """
-    name = f"next-{bound}"
-    recorded = program or _train_command(bound, config)
+    training = config.training
+    name, on_gpu = f"next-{bound}", training.device != "cpu"
+    profile = ["nsys", "profile", "-t", "cuda,nvtx" if on_gpu else "nvtx", "-s", "none", "--cpuctxsw=none"]
+    if on_gpu:  # without a GPU no CUDA call can open a capture range
+        profile += ["-c", "cudaProfilerApi", "--capture-range-end=stop"]
+    words = [*program]
+    if not own:
+        inside = bound in ("launch", "compute") and not STRATEGIES[training.strategy].captures_step
+        words += ["--annotate-modules", "2"] if inside and not training.annotate_modules else []
+        words += ["--steps", str(LAST_STEP)]
+        words += ["--epochs", "none"] if training.epochs is not None else []
+        words += ["--warmup", "0"] if training.warmup else []
+        words += ["--capture", f"{FIRST_STEP}:{LAST_STEP}"] if on_gpu else []
     return (
-        shlex.join(["nsys", "profile", *_nsys_options(config), "-o", name, *recorded]),
+        shlex.join([*profile, "-o", name, *words]),
         f"nsys export --type sqlite --lazy=true -o {name}.sqlite {name}.nsys-rep",
         f"traceview analyze {name}.sqlite",
     )
 
 
-def non_default_flags(config: Config) -> list[str]:
-    """Return the flags of all settings that differ from the defaults, without the omitted settings and sections."""
-    default, names = load(None, {"device": config.training.device}), flag_names()
-    default = replace(default, training=replace(default.training, device="auto"), data=default.data.with_workers())
-    config = replace(config, data=config.data.with_workers())
-    flags: list[str] = []
-    for key, field in iter_settings():
-        section, name = key.split(".")
-        value = getattr(getattr(config, section), name)
-        omitted = section in OMITTED_SECTIONS or key in OMITTED_SETTINGS
-        if not omitted and value != getattr(getattr(default, section), name):
-            flags += _flag_words(names[key], get_setting(field).off, value)
-    return flags
-
-
-def _flag_words(name: str, off: str | None, value: Any) -> Iterator[str]:
-    if isinstance(value, bool):
-        yield f"--{name}" if value else f"--{off or f'no-{name}'}"
-    else:
-        yield from (f"--{name}", "none" if value is None else str(value))
-
-
-def _nsys_options(config: Config) -> list[str]:
-    """Return the options of nsys. Without a GPU no CUDA call can open a capture range."""
-    if config.training.device == "cpu":
-        return ["-t", "nvtx", "-s", "none", "--cpuctxsw=none"]
-    return ["-t", "cuda,nvtx", "-s", "none", "--cpuctxsw=none", "-c", "cudaProfilerApi", "--capture-range-end=stop"]
-
-
-def _train_command(bound: Bound, config: Config) -> list[str]:
-    depth = config.training.annotate_modules
-    if bound in MODULE_LEVEL_BOUNDS and not STRATEGIES[config.training.strategy].captures_step:
-        depth = depth or 2
-    modules = ["--annotate-modules", str(depth)] if depth else []
-    steps = ["--steps", str(LAST_STEP)]
-    if config.training.device != "cpu":
-        steps += ["--capture", f"{FIRST_STEP}:{LAST_STEP}"]
-    return ["python", "-m", "instrument.train", *non_default_flags(config), *modules, *steps]
-
-
 MAX_SPREAD_FRACTION = 0.2  # share of an iteration: limit for the difference between the slowest and the fastest round
 MAX_WORKERS = 32
 ON_A_CPU = (
-    "A CPU shows loading, the loop and the precision of the compute. Copies, their overlap, launches and waits for the "
-    "GPU need a GPU: run this command there."
+    "A CPU shows loading and the loop. Copies, their overlap, launches and waits for the GPU need a GPU: run this "
+    "command there."
 )
 
 
-def build_diagnosis(results: Sequence[StageResult], config: Config) -> Diagnosis:
-    """Return the diagnosis of measured stages.
-
-    Args:
-        results: the selected stages, measured or not.
-        config: the configuration of the run, with its device.
-    """
-    notes = (ON_A_CPU,) if config.training.device == "cpu" else ()
-    times = StageTimes.from_results(results, config)
-    if times is None:
-        return replace(_missing_stages(results, config), notes=notes)
-    noise = _noise_reason(times)
-    if noise is not None:
-        why = "run it again with twice the --iterations, or on an otherwise idle machine"
-        return replace(_unknown(f"too noisy: {noise}", why, config), notes=notes)
+def build_diagnosis(times: StageTimes, program: Sequence[str], *, own: bool = False) -> Diagnosis:
+    """Return the diagnosis of the measured stages; `program` and `own` are those of `capture_commands`."""
+    config, total = times.config, times.pipeline.ms
+    notes = [] if times.on_gpu else [ON_A_CPU]
+    if noise := _noise_reason(times):
+        remedy = Remedy("", "run it again with twice the --iterations, or on an otherwise idle machine")
+        capture = capture_commands("unknown", config, program, own=own)
+        return Diagnosis("unknown", None, None, None, f"too noisy: {noise}", remedy, tuple(notes), capture)
     largest = _largest_cost(times)
-    return Diagnosis(
-        largest.bound,
-        largest.stage,
-        times.total_ms,
-        largest.ms,
-        100 * largest.ms / times.total_ms if times.total_ms else 0.0,
-        largest.because,
-        REMEDIES[largest.bound](times),
-        (*notes, *_notes(times, largest, results)),
-        capture_commands(largest.bound, config),
-        measured_ms(times.compute),
-        100 * (times.total_ms / measured_ms(times.compute) - 1) if measured_ms(times.compute) else None,
-    )
+    percent = 100 * largest.ms / total if total else 0.0
+    notes += _notes(times)
+    remedy = REMEDIES[largest.bound](times)
+    capture = capture_commands(largest.bound, config, program, own=own)
+    return Diagnosis(largest.bound, total, largest.ms, percent, largest.because, remedy, tuple(notes), capture)
 
 
 def _largest_cost(times: StageTimes) -> Cost:
     costs = compute_costs(times)
     if costs[0].ms > times.min_cost_ms:
         return costs[0]
-    if _precision_gains_nothing(times):
-        return next(cost for cost in costs if cost.bound == "precision")
     unexplained = times.feeding_ms > times.min_cost_ms
-    reason = "no stage explains the difference" if unexplained else "the difference is too small to be worth a change"
-    because = f"{pipeline_text(times)}; {reason}"
-    return Cost("compute", times.compute.stage, 0.0, because)
+    reason = "nothing measured explains the difference" if unexplained else "the difference is not worth a change"
+    return Cost("compute", 0.0, f"{pipeline_text(times)}; {reason}")
 
 
 def _noise_reason(times: StageTimes) -> str | None:
     """Return why the rounds differ too much for a diagnosis; None if they do not."""
-    largest, total, compute = compute_costs(times)[0], times.total_ms, measured_ms(times.compute)
+    largest, total, compute = compute_costs(times)[0], times.pipeline.ms, times.compute.ms
     if not times.replays and compute - total > max(times.min_cost_ms, largest.ms / 2):
         return f"the pipeline takes {total:.2f} ms, less than its compute alone ({compute:.2f} ms)"
     if largest.ms > times.min_cost_ms and largest.noise_ms >= largest.ms:
@@ -153,50 +96,15 @@ def _noise_reason(times: StageTimes) -> str | None:
     return None
 
 
-def _unknown(because: str, why: str, config: Config) -> Diagnosis:
-    commands = capture_commands("unknown", config)
-    return Diagnosis("unknown", None, None, None, None, because, Remedy("", why), (), commands)
-
-
-def _missing_stages(results: Sequence[StageResult], config: Config) -> Diagnosis:
-    needed = ("training" if config.training.precision == "fp32" else "mixed", "pipeline")
-    reasons = {result.stage: result.not_measured.get("ms", "") for result in results if result.ms is None}
-    measured = {result.stage for result in results if result.ms is not None}
-    missing = [name for name in needed if name not in measured]
-    because = "; ".join(f"stage {name}: {reasons.get(name, 'not selected by --stages')}" for name in missing)
-    return _unknown(because, f"a diagnosis needs the stages {' and '.join(needed)}; measure both", config)
-
-
-def _precision_gains_nothing(times: StageTimes) -> bool:
-    if times.training is None or times.config.training.precision == "fp32":
-        return False
-    return measured_ms(times.compute) >= (1 - MIN_COST_FRACTION) * measured_ms(times.training)
-
-
-def _notes(times: StageTimes, largest: Cost, results: Sequence[StageResult]) -> Iterator[str]:
-    if times.training is not None and largest.bound != "precision" and _precision_gains_nothing(times):
-        mixed, full = measured_ms(times.compute), measured_ms(times.training)
-        yield f"Mixed precision gains nothing here: {mixed:.2f} ms instead of {full:.2f} ms in fp32."
-    if times.plain is not None and times.on_gpu:
-        yield from _comparison_with_plain(times, measured_ms(times.plain))
-    unsteady = [
-        result.stage
-        for result in results
-        if result.ms and round_spread_ms(result) > max(MAX_SPREAD_FRACTION * result.ms, times.min_cost_ms)
-    ]
+def _notes(times: StageTimes) -> Iterator[str]:
+    in_turn = times.loader_ms + (times.pipeline.copy_ms or 0.0)
+    hidden = in_turn - times.feeding_ms
+    if times.on_gpu and min(in_turn, hidden) > times.min_cost_ms:
+        yield f"The pipeline hides {hidden:.2f} of {in_turn:.2f} ms of loading and copying behind the compute."
+    limit = max(MAX_SPREAD_FRACTION * times.pipeline.ms, times.min_cost_ms)
+    unsteady = [result.stage for result in (times.compute, times.pipeline) if round_spread_ms(result) > limit]
     if unsteady:
         yield f"The rounds of {', '.join(unsteady)} differ; use more --iterations or an otherwise idle machine."
-
-
-def _comparison_with_plain(times: StageTimes, plain: float) -> Iterator[str]:
-    """Yield how much of the feeding time of the plain stage the strategy hides."""
-    total, feeding = times.total_ms, plain - measured_ms(times.compute)
-    if total > (1 + MIN_COST_FRACTION) * plain:
-        yield f"The pipeline is slower than the plain stage, which takes {plain:.2f} ms."
-    elif feeding > times.min_cost_ms and times.feeding_ms <= times.min_cost_ms:
-        yield f"The pipeline hides all {feeding:.2f} ms of loading and copying behind the compute."
-    elif feeding > times.min_cost_ms and total < plain:
-        yield f"The pipeline hides {plain - total:.2f} of {feeding:.2f} ms of loading and copying behind the compute."
 
 
 def _loader_remedy(times: StageTimes) -> Remedy:
@@ -216,8 +124,7 @@ def _loader_remedy(times: StageTimes) -> Remedy:
 def _worker_count(times: StageTimes) -> int:
     """Return how many workers keep up with the compute if each loads as fast as now."""
     now = times.config.data.workers
-    loader = 0.0 if times.loader is None else measured_ms(times.loader)
-    needed = math.ceil(max(now, 1) * loader / times.computing_ms) if times.computing_ms else 1
+    needed = math.ceil(max(now, 1) * times.loader_ms / times.computing_ms) if times.computing_ms else 1
     return min(max(needed, now + 1, 2), MAX_WORKERS)
 
 
@@ -250,17 +157,10 @@ def _launch_remedy(times: StageTimes) -> Remedy:
     return Remedy(f"--batch {2 * times.config.data.batch}", "each launch then does twice the work")
 
 
-def _precision_remedy(times: StageTimes) -> Remedy:
-    precision = times.config.training.precision
-    return Remedy("--precision fp32", f"{precision} gains nothing at this size: casts cost as much as it saves")
-
-
 def _compute_remedy(times: StageTimes) -> Remedy:
     training, model = times.config.training, times.config.model
     if times.on_gpu and training.precision == "fp32":
         return Remedy("--precision bf16", "tensor cores are several times faster in half precision")
-    if times.on_gpu and model.attention == "math":
-        return Remedy("--attention auto", "a fused attention kernel does not write the scores to memory")
     if model.checkpointing:
         return Remedy("--checkpointing none", "activations are computed twice; use checkpointing only to save memory")
     if not model.compile and not times.strategy.captures_step:
@@ -273,6 +173,5 @@ REMEDIES: Mapping[Bound, Callable[[StageTimes], Remedy]] = {
     "copy": _copy_remedy,
     "synchronisation": _synchronisation_remedy,
     "launch": _launch_remedy,
-    "precision": _precision_remedy,
     "compute": _compute_remedy,
 }

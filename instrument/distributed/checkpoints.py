@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from instrument.checkpoint import file
 from instrument.checkpoint.folder import Checkpoints, default_folder, wait_for_device
 from instrument.checkpoint.resume import Parts, Resumed, Stateful, compare_settings
-from instrument.checkpoint.states import random_state, restore_random_state
+from instrument.checkpoint.states import fit_optimizer_state, random_state, restore_random_state
 from instrument.config.schema import Config
 from instrument.distributed.world import World, any_rank, gather_values
 from instrument.distributed.wrap import unwrap
@@ -92,16 +92,10 @@ class ShardedCheckpoints(Checkpoints):
         super().__init__(folder, **{**about, "best": False})
         self._world, self._manages = world, world.first
         self._writing: Future[Any] | None = None
-        self._good: list[int] = []  # steps that are confirmed while they are written
+        self._prunes = False  # whether the last checkpoint replaces old ones; one of a run that fails does not
         # The thread that writes has its own group: its collectives would mix with those of the training.
         self._group = dist.new_group(backend="gloo") if world.size > 1 else None
         any_rank(False, world)  # wait until every rank has checked the folder
-
-    def confirm(self, step: int) -> None:
-        """Confirm the checkpoint of `step`, at once or when it is written."""
-        self._good.append(step)
-        if self._writing is None:
-            self._confirm_written()
 
     def close(self) -> None:
         """Wait until the last checkpoint is written, and remove old ones."""
@@ -111,22 +105,19 @@ class ShardedCheckpoints(Checkpoints):
                 writing.result()
         except Exception as error:
             self._log(f"a checkpoint in {self.folder} was not written: {type(error).__name__}: {error}")
-        self._confirm_written()
+        if self._prunes:
+            self._remove_old()
 
     def latest(self) -> Path | None:
         """Return the newest complete checkpoint, or None."""
         return next(iter(reversed(_complete(self.folder))), None)
-
-    def _confirm_written(self) -> None:
-        good, self._good = self._good, []
-        for step in good:
-            super().confirm(step)
 
     def _write(self, step: int, parts: Parts, *, alone: bool = False, **entries: Any) -> Path:
         """Copy the state to the host and write it in the background, or at once: for one process, and before an end."""
         if alone:
             raise InstrumentError("with sharded checkpoints all ranks must write together")
         self.close()
+        self._prunes = "reason" not in entries
         path = self._write_run(step, parts, entries)
         self._own.add(path)
         if self._group is None:
@@ -160,7 +151,7 @@ class ShardedCheckpoints(Checkpoints):
         try:
             run = json.loads((path / RUN).read_text())
             rank = min(self._world.rank, run["ranks"] - 1)
-            own = torch.load(path / f"rank-{rank}.pt", weights_only=True)
+            own = torch.load(path / f"rank-{rank}.pt", map_location="cpu", weights_only=True)
         except (OSError, ValueError, LookupError, TypeError, RuntimeError, EOFError, UnpicklingError) as error:
             problem = error
         if any_rank(problem is not None, self._world):
@@ -172,9 +163,9 @@ class ShardedCheckpoints(Checkpoints):
                 state_dict_loader.load(state, checkpoint_id=path)
         except CheckpointException as error:  # on all ranks alike
             raise _damaged(path, next(iter(error.failures.values()))[0]) from None
-        set_state_dict(
-            *_model_and_optimizer(parts), model_state_dict=state["model"], optim_state_dict=state["optimizer"]
-        )
+        model, optimizer = _model_and_optimizer(parts)
+        fitted = fit_optimizer_state(optimizer, state["optimizer"])
+        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=fitted)
         for name, part in parts.items():
             if name not in TENSORS:
                 part.load_state_dict(own[name])
@@ -226,8 +217,17 @@ def _single_process() -> Iterator[None]:
 
 
 def _tensors(parts: Parts) -> dict[str, Any]:
-    """Return the shards of this rank of the weights and the state of the optimizer, by names that all ranks share."""
-    return dict(zip(TENSORS, get_state_dict(*_model_and_optimizer(parts)), strict=True))
+    """Return the shards of this rank of the weights and the state of the optimizer, by names that all ranks share.
+
+    Learning rates are numbers: torch has no place in a checkpoint of numbers for a rate that is a tensor on a GPU.
+    """
+    both: tuple[Any, Any] = get_state_dict(*_model_and_optimizer(parts))
+    weights, states = both
+    groups = [
+        {name: float(value) if isinstance(value, torch.Tensor) else value for name, value in group.items()}
+        for group in states["param_groups"]
+    ]
+    return {"model": weights, "optimizer": {**states, "param_groups": groups}}
 
 
 def shared_checkpoints(config: Config, world: World, log: LogFunction) -> Checkpoints:

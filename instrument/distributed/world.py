@@ -130,9 +130,7 @@ def _abort_process_group() -> None:
 class StopVote:
     """Stops all ranks after the same step if one of them is requested to stop.
 
-    Each rank calls it once per step. Every `every` steps the ranks start a vote, and they read its result at the next
-    vote, so a host waits only if another one is that many steps behind. A run therefore continues for up to
-    2 * `every` steps after a request.
+    Each rank calls it once per step. The ranks vote every `every` steps, so that hosts rarely wait for each other.
 
     Args:
         world: the ranks; a single process stops immediately.
@@ -140,31 +138,14 @@ class StopVote:
     """
 
     def __init__(self, world: World, every: int = 5) -> None:
-        self._alone, self._every = world.size == 1, every
-        self._calls, self._requested, self._agreed = 0, False, False
-        self._vote = torch.zeros(1, dtype=torch.int32)
-        self._work: Any = None
+        self._world, self._every = world, 1 if world.size == 1 else every
+        self._calls, self._requested = 0, False
 
     def __call__(self, requested: bool) -> bool:
         """Return whether all ranks stop after this step."""
-        self._requested |= requested
-        if self._alone or self._agreed:
-            return self._requested or self._agreed
-        if self._calls % self._every == 0:
-            self._read_vote()
-            self._start_vote()
         self._calls += 1
-        return self._agreed
-
-    def _read_vote(self) -> None:
-        if self._work is not None:
-            self._work.wait()
-            self._agreed = bool(self._vote.item())
-
-    def _start_vote(self) -> None:
-        if not self._agreed:
-            self._vote.fill_(self._requested)
-            self._work = dist.all_reduce(self._vote, dist.ReduceOp.MAX, async_op=True)
+        self._requested |= requested
+        return self._calls % self._every == 0 and any_rank(self._requested, self._world)
 
 
 def any_rank(value: bool, world: World) -> bool:
@@ -191,17 +172,9 @@ def mean_over_ranks(values: Mapping[str, float | None], world: World) -> dict[st
 
     All ranks must call it at the same step and with the same names. Each host waits for the others.
     """
-    if world.size == 1:
-        return dict(values)
-    names = sorted(values)
-    known = [values[name] for name in names]
-    table = torch.tensor(
-        [[0.0 if value is None else value for value in known], [float(value is not None) for value in known]],
-        dtype=torch.float64,
-    )
-    dist.all_reduce(table)
-    sums, counts = table.tolist()
-    return {name: total / count if count else None for name, total, count in zip(names, sums, counts, strict=True)}
+    of_ranks = gather_values(dict(values), world)
+    known = {name: [each[name] for each in of_ranks if each[name] is not None] for name in values}
+    return {name: sum(each) / len(each) if each else None for name, each in known.items()}
 
 
 def gather_values(value: Any, world: World) -> list[Any]:

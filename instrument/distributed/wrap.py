@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -15,8 +14,6 @@ from instrument.config.sections import Distributed
 from instrument.distributed.world import World
 from instrument.errors import ConfigError
 from instrument.models import repeated_blocks
-
-_first_pass_done: WeakSet[nn.Module] = WeakSet()
 
 
 def wrap(model: nn.Module, config: Distributed, world: World, device: torch.device) -> nn.Module:
@@ -36,14 +33,13 @@ def wrap(model: nn.Module, config: Distributed, world: World, device: torch.devi
         model,
         device_ids=[device] if device.type == "cuda" else None,
         bucket_cap_mb=config.bucket_mb,
-        gradient_as_bucket_view=config.gradient_as_bucket_view,
-        static_graph=config.static_graph,
+        gradient_as_bucket_view=True,
     )
 
 
 def gradient_reduction(model: nn.Module, now: bool) -> AbstractContextManager[Any]:
     """Return a context manager for forward and backward: `now` decides whether the ranks reduce the gradients."""
-    if now or _must_reduce_first_pass(model):
+    if now:
         return nullcontext()
     if isinstance(model, DistributedDataParallel):
         context: AbstractContextManager[Any] = model.no_sync()
@@ -64,17 +60,6 @@ def unwrap(model: nn.Module) -> nn.Module:
 def is_sharded(model: nn.Module) -> bool:
     """Return whether FSDP2 has sharded the model."""
     return hasattr(model, "set_requires_gradient_sync")
-
-
-def _must_reduce_first_pass(model: nn.Module) -> bool:
-    """Return true once for a static graph: torch fails unless its first pass is reduced.
-
-    The step is still correct, because averaging an average again does not change it.
-    """
-    if not isinstance(model, DistributedDataParallel) or not model.static_graph or model in _first_pass_done:
-        return False
-    _first_pass_done.add(model)
-    return True
 
 
 @contextmanager

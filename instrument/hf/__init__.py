@@ -1,4 +1,4 @@
-"""Asynchronous batches and NVTX phases for `transformers.Trainer`.
+"""Asynchronous batches for `transformers.Trainer`.
 
     from instrument.hf import AsyncTrainer, AsyncTrainerMixin
 
@@ -31,4 +31,4 @@ __all__ = ["AsyncTrainer", "AsyncTrainerMixin"]
 
 
 class AsyncTrainer(AsyncTrainerMixin, Trainer):  # type: ignore[misc, unused-ignore]
-    """`transformers.Trainer` with `AsyncTrainerMixin`: copies batches while the GPU computes, and names the phases."""
+    """`transformers.Trainer` with `AsyncTrainerMixin`: copies batches while the GPU computes."""

@@ -1,10 +1,11 @@
-"""The mixin that adds asynchronous batches and NVTX ranges to a Trainer, by overriding its methods."""
+"""The mixin that lets a Trainer copy batches while the GPU computes, by overriding its methods."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -14,24 +15,48 @@ from accelerate.data_loader import (  # type: ignore[import-not-found, import-un
 )
 from transformers import TrainerCallback
 
-from instrument.hf.batches import AsyncBatches, StepRanges, StockBatches
-from instrument.ranges import BACKWARD, CHECKPOINT, FORWARD, OPTIMIZER, VALIDATE, phase
+from instrument.prefetch import PrefetchLoader
 from instrument.streams import Stream
 
 logger = logging.getLogger(__name__)
 
 
-class _PhaseCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
-    """Opens and closes ranges at the events that only a callback receives."""
+class AsyncBatches(Iterator[Any]):
+    """The batches of an epoch, read and copied to the device while earlier ones are trained on.
+
+    Close it before the source starts another epoch: its thread reads ahead and would change the source's state.
+
+    Args:
+        source: host batches. The first one is read in the constructor, the others on the loader's thread.
+        stream: the copy stream; it also gives the device.
+        depth: how many batches can be ready.
+    """
+
+    def __init__(self, source: Iterator[Any], stream: Stream, depth: int) -> None:
+        self.source = source
+        # At its first batch the source forks workers, draws a seed and communicates with other processes. That must
+        # happen on this thread, which would wait for the first batch anyway.
+        first = list(islice(source, 1))
+        self._loader = PrefetchLoader(chain(first, source), stream.device, depth=depth, stream=stream)
+        self._batches = iter(self._loader)
+
+    def __next__(self) -> Any:
+        return next(self._batches)
+
+    def close(self) -> None:
+        """Stop the loader's thread and wait for its end; then end the source, and with it its worker processes."""
+        self._loader.close()
+        end = getattr(self.source, "close", None)
+        if callable(end):
+            with suppress(ValueError):  # the thread was abandoned while it reads
+                end()
+
+
+class _EpochEnd(TrainerCallback):  # type: ignore[misc, unused-ignore]
+    """Closes the batches of an epoch at the event that only a callback receives."""
 
     def __init__(self, trainer: AsyncTrainerMixin) -> None:
         self._trainer = trainer
-
-    def on_pre_optimizer_step(self, *_args: Any, **_kwargs: Any) -> None:
-        self._trainer._steps.enter(OPTIMIZER)
-
-    def on_optimizer_step(self, *_args: Any, **_kwargs: Any) -> None:
-        self._trainer._steps.leave()
 
     def on_epoch_end(self, *_args: Any, **_kwargs: Any) -> None:
         self._trainer._close_batches()
@@ -42,47 +67,39 @@ class AsyncTrainerMixin:
 
         class MyTrainer(AsyncTrainerMixin, SFTTrainer): ...
 
-    During `train`, a `PrefetchLoader` copies batches to the device on a separate stream. The range `iteration N` lasts
-    from the first batch of an optimizer step to the first batch of the next one. It contains the ranges `data_load`,
-    `forward`, `backward`, `optimizer` (gradient clipping and step), and at times `validate` and `checkpoint`. The range
-    `h2d` is on the copying thread.
-
-    Log entries with a loss also get `perf/step_ms`, the median host time of a step.
+    During `train`, a `PrefetchLoader` copies batches to the device on a separate stream, in ranges `h2d` of the
+    copying thread. Run the program by `python -m instrument.run` for ranges of its iterations and their phases.
 
     If a dataset or collator draws random numbers in the main process (`dataloader_num_workers=0`), it draws them
     earlier than with the stock loader. With workers, the batches are the same.
 
     Args:
         *args: arguments of the Trainer.
-        enable_async_dataloader: False to use the stock loader and copies; ranges stay.
+        enable_async_dataloader: False to use the stock loader and copies.
         **kwargs: arguments of the Trainer.
     """
 
     accelerator: Any
     args: Any
-    model: Any
-    state: Any
 
     def __init__(self, *args: Any, enable_async_dataloader: bool = True, **kwargs: Any) -> None:
         self.enable_async_dataloader = enable_async_dataloader
         self._overlapping = self._training = False
-        self._batches: StockBatches | None = None
+        self._batches: AsyncBatches | None = None
         self._copies: Stream | None = None
-        self._steps = StepRanges()
         super().__init__(*args, **kwargs)
         stock: Any = super()
-        stock.add_callback(_PhaseCallback(self))
+        stock.add_callback(_EpochEnd(self))
 
     def create_accelerator_and_postprocess(self) -> None:
-        """Add ranges to the accelerator's backward pass and gradient clipping."""
+        """Create the accelerator, and let DeepSpeed run with any version of nvtx."""
         stock: Any = super()
         stock.create_accelerator_and_postprocess()
-        _name_phases(self.accelerator, {"backward": BACKWARD, "clip_grad_norm_": OPTIMIZER})
         if getattr(self, "is_deepspeed_enabled", False):
             _leave_domains_of_deepspeed()
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Train as the stock Trainer does; end the thread and close all ranges afterwards."""
+        """Train as the stock Trainer does; end the thread afterwards."""
         stock: Any = super()
         self._training = True
         try:
@@ -112,51 +129,16 @@ class AsyncTrainerMixin:
         return loader
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], *args: Any, **kwargs: Any) -> Any:
-        """Start an iteration and take its batches from the asynchronous loader."""
+        """Take the batches of a step from the asynchronous loader."""
         stock: Any = super()
+        if not self._overlapping:
+            return stock.get_batch_samples(epoch_iterator, *args, **kwargs)
         if self._batches is None or self._batches.source is not epoch_iterator:
             self._close_batches()
-            self._name_engine()
-            self._steps.begin(self.state.global_step)
             self._batches = self._open_batches(epoch_iterator)
-        elif not self._batches.ended:
-            self._steps.begin(self.state.global_step)
         return stock.get_batch_samples(self._batches, *args, **kwargs)
 
-    def compute_loss(self, model: Any, *args: Any, **kwargs: Any) -> Any:
-        """Add a range to the forward pass of training."""
-        stock: Any = super()
-        with phase(FORWARD) if model.training else nullcontext():
-            return stock.compute_loss(model, *args, **kwargs)
-
-    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
-        """Add a range to the evaluation."""
-        stock: Any = super()
-        with phase(VALIDATE):
-            return stock.evaluate(*args, **kwargs)
-
-    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        stock: Any = super()
-        with phase(CHECKPOINT):
-            stock._save_checkpoint(*args, **kwargs)
-
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Add the time of a step to an entry with a loss."""
-        stock: Any = super()
-        if "loss" in logs:
-            logs.update(self._steps.figures())
-        stock.log(logs, *args, **kwargs)
-
-    def _name_engine(self) -> None:
-        """Name the phases of DeepSpeed, whose engine also steps the optimizer in the accelerator's backward."""
-        engine = getattr(getattr(self.accelerator, "deepspeed_engine_wrapped", None), "engine", None)
-        if engine is not None and "step" not in vars(engine):
-            vars(self.accelerator).pop("backward", None)
-            _name_phases(engine, {"backward": BACKWARD, "step": OPTIMIZER})
-
-    def _open_batches(self, source: Iterator[Any]) -> StockBatches:
-        if not self._overlapping:
-            return StockBatches(source)
+    def _open_batches(self, source: Iterator[Any]) -> AsyncBatches:
         # The Trainer requests all batches of an optimizer step at once, so that many have to be ready.
         depth = max(1, self.args.gradient_accumulation_steps)
         if self._copies is None:  # one stream for all epochs, because torch caches memory per stream
@@ -164,7 +146,6 @@ class AsyncTrainerMixin:
         return AsyncBatches(source, self._copies, depth)
 
     def _close_batches(self) -> None:
-        self._steps.close()
         if self._batches is not None:
             self._batches.close()
             self._batches = None
@@ -186,12 +167,6 @@ def _leave_domains_of_deepspeed() -> None:
 
         if not hasattr(nvtx.get_domain("DeepSpeed"), "push_range"):
             get_accelerator().supports_nvtx_domain = False
-
-
-def _name_phases(owner: Any, methods: dict[str, str]) -> None:
-    """Replace methods of an object by the same methods in ranges."""
-    for method, name in methods.items():
-        setattr(owner, method, phase(name)(getattr(owner, method)))
 
 
 def _async_obstacle(device: torch.device, accelerator: Any) -> str | None:

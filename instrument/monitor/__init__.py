@@ -1,4 +1,4 @@
-"""Sinks for the metrics of a run. A sink is one module with an `open_sink` function and one entry in SINKS.
+"""Sinks for the metrics of a run. A sink is a class with `write` and `close`, and an entry in SINKS.
 
 sinks = open_sinks(config)
 sinks.write(9, figures(steps))
@@ -8,17 +8,26 @@ sinks.close()
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from instrument.config.schema import Config
-from instrument.monitor import jsonl, progress, services
+from instrument.monitor.jsonl import JsonLines
 from instrument.monitor.metrics import Figures, Sink
+from instrument.monitor.progress import open_progress
+from instrument.monitor.services import TensorBoard, WeightsAndBiases
 
 __all__ = ["SINKS", "Figures", "Sink", "Sinks", "open_sinks"]
 
-Opener = Callable[[Config, int | None, int], Sink | None]
-
-SINKS: tuple[Opener, ...] = (jsonl.open_sink, services.open_tensorboard, services.open_wandb, progress.open_sink)
+# The setting of `monitor` that turns a sink on, and what opens it. It gets the setting's value, the configuration, the
+# first step of a resumed run, and the steps of the run.
+Opener = Callable[[Any, Config, "int | None", int], "Sink | None"]
+SINKS: Mapping[str, Opener] = {
+    "jsonl": lambda path, _config, resumed_at, _total: JsonLines(path, resumed_at=resumed_at),
+    "tensorboard": lambda folder, _config, resumed_at, _total: TensorBoard(folder, resumed_at=resumed_at),
+    "wandb": lambda project, config, _resumed_at, _total: WeightsAndBiases(project, config),
+    "progress": open_progress,
+}
 
 _log = logging.getLogger(__name__)
 
@@ -65,10 +74,10 @@ def open_sinks(config: Config, *, resumed_at: int | None = None, total: int | No
     """
     sinks = Sinks([])
     try:
-        for opener in SINKS:
-            sink = opener(config, resumed_at, config.training.steps if total is None else total)
-            if sink is not None:
-                sinks._sinks.append(sink)
+        for name, opener in SINKS.items():
+            wanted = getattr(config.monitor, name)
+            sink = opener(wanted, config, resumed_at, total or config.training.steps) if wanted else None
+            sinks._sinks += [] if sink is None else [sink]
     except BaseException:
         sinks.close()
         raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,11 +13,8 @@ import torch
 from instrument.memory import resident_bytes
 from instrument.monitor import Sinks
 from instrument.monitor.metrics import LOSS, Figures, StepFigures, figures
-from instrument.workload import Workload
 
 MAX_RECENT_STEPS = 1000
-
-Enrich = Callable[[StepFigures], StepFigures]
 
 
 @dataclass(slots=True)
@@ -28,7 +25,8 @@ class Journal:
         sinks: destinations of the metrics.
         every: steps per record.
         peak: peak FLOP/s of the GPU, for MFU; None if unknown.
-        enrich: adds FLOPs, memory and power to the record of a step.
+        flops: floating-point operations of one step; None if they are not known.
+        device: device of the run, whose memory is in each record.
         first: first step of this run.
         losses: all losses since the first step.
         latest: metrics of the last window.
@@ -38,7 +36,8 @@ class Journal:
     sinks: Sinks
     every: int
     peak: float | None
-    enrich: Enrich
+    flops: int | None
+    device: torch.device
     first: int = 0
     losses: array[float] = field(default_factory=lambda: array("d"))
     latest: Figures = field(default_factory=dict)
@@ -56,7 +55,8 @@ class Journal:
         while self._waiting and self._waiting[0].step - self.first < len(self.losses):
             step = self._waiting.pop(0)
             loss, metrics = self.losses[step.step - self.first], self._metrics.popleft()
-            self._add_step(self.enrich(replace(step, loss=loss, metrics=metrics)))
+            memory = memory_figures(self.device) if (step.step + 1) % self.every == 0 else {}
+            self._add_step(replace(step, loss=loss, metrics=metrics, flops=self.flops, **memory))
 
     def add_validation(self, done: int, figures: Mapping[str, float | None]) -> None:
         """Write the figures of a validation after `done` steps."""
@@ -86,27 +86,6 @@ class Journal:
         self.latest = figures(self._window, peak=self.peak)
         self.sinks.write(self._window[-1].step, self.latest)
         self._window = []
-
-
-class StepEnricher:
-    """Adds FLOPs to the record of each step, and memory to that of each step at which a record is written.
-
-    Args:
-        workload: what the run trains; its configuration says how often records are written.
-        device: device of the run.
-
-    Attributes:
-        flops: floating-point operations of one step; None if they are not known.
-    """
-
-    def __init__(self, workload: Workload, device: torch.device) -> None:
-        self._device, self._every = device, workload.config.monitor.every
-        self.flops = workload.flops()
-
-    def __call__(self, step: StepFigures) -> StepFigures:
-        """Return the record of a step with the additional values."""
-        memory = memory_figures(self._device) if (step.step + 1) % self._every == 0 else {}
-        return replace(step, flops=self.flops, **memory)
 
 
 def memory_figures(device: torch.device) -> dict[str, Any]:

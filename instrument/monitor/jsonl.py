@@ -15,15 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from instrument.config.schema import Config
 from instrument.errors import ConfigError
 from instrument.monitor.metrics import Figures
-
-
-def open_sink(config: Config, resumed_at: int | None, _total: int = 0) -> JsonLines | None:
-    """Open the file of the setting `monitor.jsonl`; return None if it is not set."""
-    path = config.monitor.jsonl
-    return None if path is None else JsonLines(path, resumed_at=resumed_at)
 
 
 class JsonLines:
@@ -38,7 +31,6 @@ class JsonLines:
     """
 
     def __init__(self, path: Path, *, resumed_at: int | None = None) -> None:
-        self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.is_file():
@@ -53,29 +45,19 @@ class JsonLines:
         Raises:
             OSError: the record could not be written; the file contains no part of it.
         """
-        line = _encode_record(step, figures)
+        line, end = _encode_record(step, figures), os.fstat(self._file.fileno()).st_size
         try:
             written = self._file.write(line)
             if written != len(line):
                 raise OSError(f"only {written} of {len(line)} bytes were written")
         except OSError:
-            self._remove_partial_line(line)
+            if self._file.seekable():
+                self._file.truncate(end)
             raise
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-    def _remove_partial_line(self, line: bytes) -> None:
-        """Truncate the file after its last line break."""
-        if not self._file.seekable():
-            return
-        size = os.fstat(self._file.fileno()).st_size
-        with self._path.open("rb") as content:
-            content.seek(max(0, size - len(line)))
-            tail = content.read()
-        if not tail.endswith(b"\n"):
-            self._file.truncate(size - len(tail) + tail.rfind(b"\n") + 1)
 
 
 def _encode_record(step: int, figures: Figures) -> bytes:

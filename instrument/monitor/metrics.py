@@ -138,7 +138,7 @@ def figures(steps: Sequence[StepFigures], *, peak: float | None = None) -> Figur
 
     Args:
         steps: the records, in order.
-        peak: peak FLOP/s of the GPU (`instrument.monitor.peaks.peak_flops`); None if unknown.
+        peak: peak FLOP/s of the GPU (`traceview.model.peaks.peak_flops`); None if unknown.
 
     Returns:
         Name -> value, with every name present. The loss and metrics are means over the steps.
@@ -150,7 +150,8 @@ def figures(steps: Sequence[StepFigures], *, peak: float | None = None) -> Figur
 
 
 def _perf(steps: Sequence[StepFigures], peak: float | None) -> Figures:
-    values: Figures = {f"{name}_ms": _median(_measured(steps, f"{name}_ms")) for name in (*PHASES, "step")}
+    times = {f"{name}_ms": [*_measured(steps, f"{name}_ms")] for name in (*PHASES, "step")}
+    values: Figures = {name: median(each) if each else None for name, each in times.items()}
     for name in ("samples", "tokens", "flops"):
         values[f"{name}_per_s"] = _ratio(steps, name, per=1000)
     rate = values["flops_per_s"]
@@ -158,7 +159,7 @@ def _perf(steps: Sequence[StepFigures], peak: float | None) -> Figures:
     values |= {f"{name}_fraction": _ratio(steps, f"{name}_ms") for name in PHASES}
     loader = reduce(LoaderCounts.plus, (step.loader for step in steps), LoaderCounts())
     values |= {"loader_batches_per_s": loader.batches_per_s, "loader_empty_fraction": loader.empty_fraction}
-    values |= {name: _last(_measured(steps, name)) for name in LAST_VALUES}
+    values |= {name: next(iter(_measured(reversed(steps), name)), None) for name in LAST_VALUES}
     return values | {"memory_peak_bytes": max(_measured(steps, "memory_peak_bytes"), default=None)}
 
 
@@ -169,15 +170,6 @@ def _measured(steps: Iterable[StepFigures], name: str) -> Iterable[Number]:
 def _mean(values: Iterable[Number]) -> float | None:
     numbers = list(values)
     return sum(numbers) / len(numbers) if numbers else None
-
-
-def _median(values: Iterable[Number]) -> float | None:
-    numbers = list(values)
-    return median(numbers) if numbers else None
-
-
-def _last(values: Iterable[Number]) -> Number | None:
-    return next(reversed(list(values)), None)
 
 
 def _ratio(steps: Sequence[StepFigures], name: str, per: Number = 1) -> float | None:

@@ -16,18 +16,14 @@ from instrument.monitor.metrics import LOSS, Figures, Sink
 SHOWN_FIGURES = ((LOSS, "loss {:.4g}"), ("perf/step_ms", "{:.1f} ms/step"), ("perf/samples_per_s", "{:.0f} samples/s"))
 
 
-def open_sink(config: Config, resumed_at: int | None, total: int | None = None) -> Sink | None:
-    """Return a bar, or lines without a terminal or without tqdm; None if it is off."""
-    monitor = config.monitor
-    if not monitor.progress:
-        return None
-    total = config.training.steps if total is None else total
-    first = resumed_at or 0
+def open_progress(_on: bool, config: Config, resumed_at: int | None, total: int) -> Sink | None:
+    """Return a bar, or lines without a terminal or without tqdm; None if there are to be none."""
+    first, every = resumed_at or 0, config.monitor.log_every
     if sys.stderr.isatty():
         with suppress(ImportError):
             bar = importlib.import_module("tqdm").tqdm
             return Bar(bar(total=total, initial=first, unit="step", file=sys.stderr, dynamic_ncols=True))
-    return LogLines(total, sys.stderr, monitor.log_every, first=first) if monitor.log_every else None
+    return LogLines(total, sys.stderr, every, first=first) if every else None
 
 
 class Bar:

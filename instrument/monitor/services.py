@@ -15,12 +15,6 @@ TENSORBOARD, WANDB = "monitor.tensorboard", "monitor.wandb"
 FLUSH_INTERVAL_S = 10
 
 
-def open_tensorboard(config: Config, resumed_at: int | None, _total: int = 0) -> TensorBoard | None:
-    """Open an event file in the folder of `monitor.tensorboard`; return None if it is not set."""
-    folder = config.monitor.tensorboard
-    return None if folder is None else TensorBoard(folder, resumed_at=resumed_at)
-
-
 class TensorBoard:
     """An event file, written by a background thread at least every ten seconds.
 
@@ -50,13 +44,6 @@ class TensorBoard:
     def close(self) -> None:
         """Write buffered events."""
         self._writer.close()
-
-
-def open_wandb(config: Config, _resumed_at: int | None, _total: int = 0) -> WeightsAndBiases | None:
-    """Open a run in the project of `monitor.wandb`; return None if it is not set."""
-    if config.monitor.wandb is None:
-        return None
-    return WeightsAndBiases(config.monitor.wandb, config)
 
 
 class WeightsAndBiases:

@@ -27,8 +27,8 @@ from instrument.trainer.learner import Batch, Weight
 class FourStreams(Prefetch):
     """Runs each phase of a step on its own stream.
 
-    Memory that one stream allocates and another one uses is safe without more calls: a step begins after all work of
-    the current stream, which has waited for the optimizer of the step before.
+    A step begins after all work of the current stream, and that stream continues after the step. So memory that one
+    stream allocates and another one uses is safe without more calls.
     """
 
     def __init__(self, *about: Any, **options: Any) -> None:
@@ -41,12 +41,16 @@ class FourStreams(Prefetch):
 
     def step(self, batches: Sequence[Batch]) -> Tensor:
         """Train on the micro-batches of one optimizer step; return their mean loss."""
-        record_stream(batches, ready=self.streams.current.record(), to=self.streams["forward"])
-        return super().step(batches)
+        current, forward = self.streams.current, self.streams["forward"]
+        record_stream(batches, ready=current.record(), to=forward)
+        with forward:  # what is computed from losses follows the forward too: their weights and their mean
+            loss = super().step(batches)
+        current.wait(forward)
+        return loss
 
     def _forward_backward(self, batch: Batch, weight: Weight) -> Tensor:
         forward, backward = self.streams["forward"], self.streams["backward"]
-        with forward, self.meter.part("forward"):
+        with self.meter.part("forward"):
             loss = self.learner.forward(batch)
         backward.wait(forward)
         with backward, self.meter.part("backward"):
@@ -55,8 +59,8 @@ class FourStreams(Prefetch):
         return loss.detach()
 
     def _update(self) -> None:
-        optimizer = self.streams["optimizer"]
-        optimizer.wait(self.streams["backward"])
+        forward, optimizer = self.streams["forward"], self.streams["optimizer"]
+        optimizer.wait(forward)  # which has waited for the backward
         with optimizer:
             super()._update()
-        self.streams.current.wait(optimizer)
+        forward.wait(optimizer)

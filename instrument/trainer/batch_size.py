@@ -85,7 +85,7 @@ def _step_fits(workload: Workload, device: torch.device, *, pinned: bool) -> boo
     torch.cuda.reset_peak_memory_stats(device)
     try:
         batch = next(iter(workload.build_loader(replace(config, data=data), pinned=pinned)))
-        model = workload.build_model(device, config.training.precision)
+        model = workload.build_model(device)
         learner = workload.learner(model, config.training, 1, device)
         on_device = map_tensors(batch, lambda tensor: tensor.to(device))
         learner.backward(learner.forward(on_device))

@@ -140,10 +140,6 @@ class Learner:
         """Clear all gradients."""
         self.optimizer.zero_grad(set_to_none=True)
 
-    def put_buffers_back(self) -> None:
-        """Undo what the forwards since the last update changed in the buffers."""
-        self._buffers.end_step(self._unit * math.nan)
-
     def _initial_gradient(self, loss: Tensor) -> Tensor | None:
         """Return the gradient that backward starts with: 1, or NaN if the loss is not finite.
 

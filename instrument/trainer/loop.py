@@ -12,7 +12,7 @@ import torch
 from instrument.checkpoint.folder import Checkpoints, Parts
 from instrument.config.strategies import STRATEGIES
 from instrument.data import Position
-from instrument.distributed.world import StopVote, World, min_over_ranks
+from instrument.distributed.world import StopVote, World, any_rank, min_over_ranks
 from instrument.monitor.journal import Journal
 from instrument.monitor.metrics import LOSS
 from instrument.ranges import CHECKPOINT, annotate, flops_name, iteration_name, mark, phase
@@ -129,7 +129,6 @@ class TrainingLoop:
         self._capture = open_capture(self.config.capture, device, world.rank)
         self._hooks = hooks or Hooks()
         self._saved: int | None = None
-        self._unconfirmed: int | None = None
 
     def run(self, stopping: Interrupts) -> None:
         """Run all steps. Losses, times and a checkpoint are kept however the run ends."""
@@ -189,18 +188,9 @@ class TrainingLoop:
         self._add_losses(arrived)
 
     def _add_losses(self, arrived: Sequence[tuple[int, dict[str, float]]]) -> None:
-        """Record figures that have arrived. A finite loss confirms the checkpoint written before its step."""
+        """Record figures that have arrived."""
         self.journal.add(arrived, self.strategy.meter.finished())
-        losses = [(step, figures[LOSS]) for step, figures in arrived]
-        self.finite.add(losses)
-        for step, loss in losses:
-            if step == self._unconfirmed and math.isfinite(loss):
-                self._confirm_checkpoint()
-
-    def _confirm_checkpoint(self) -> None:
-        if self._checkpoints is not None and self._unconfirmed is not None:
-            self._checkpoints.confirm(self._unconfirmed)
-        self._unconfirmed = None
+        self.finite.add([(step, figures[LOSS]) for step, figures in arrived])
 
     def _must_fail(self) -> bool:
         return self.config.training.on_nan == "stop" and self.finite.bad > 0
@@ -214,17 +204,16 @@ class TrainingLoop:
     def _save(self) -> None:
         assert self._checkpoints is not None
         self._add_losses(self._late.wait())
-        if self._first_bad_of_ranks() != NEVER:
-            return  # the run stops after this step
+        if self._first_bad_of_ranks() != NEVER or any_rank(not self._has_finite_weights(), self._world):
+            return  # the run stops after this step, or it continues and must not replace checkpoints that are good
         with _CHECKPOINT:
             self._checkpoints.save(
                 self.done,
                 self._parts,
                 loss=self._validation.loss(self.done) if self._validation else self.journal.recent_loss(),
                 extra=self._position_entry(self.done),
-                provisional=True,
             )
-        self._saved = self._unconfirmed = self.done
+        self._saved = self.done
 
     def _save_good_state(self, first_bad: int) -> str:
         """Save the last state with a finite loss; return why the run stops.
@@ -245,19 +234,15 @@ class TrainingLoop:
         return f"{problem}; the state after step {good - 1} is saved in {self._checkpoints.folder}; {remedy}"
 
     def _save_last_state(self, stopping: Interrupts) -> None:
-        if self._checkpoints is None:
+        if self._checkpoints is None or self._saved == self.done:
             return
-        if self._saved != self.done and stopping.received is not None:
+        if stopping.received is not None:
             with _CHECKPOINT:
                 self._checkpoints.emergency(
                     self.done, self._parts, stopping.received.name, extra=self._position_entry(self.done)
                 )
-            return
-        keeps_last = self.config.checkpoint.folder is not None or self.config.data.path is not None
-        if self._saved != self.done and keeps_last:
+        elif self.config.checkpoint.folder is not None or self.config.data.path is not None:
             self._save()
-        if self._unconfirmed == self.finite.good == self.done and self._has_finite_weights():
-            self._confirm_checkpoint()  # no later loss will confirm it
 
     def _has_finite_weights(self) -> bool:
         """Return whether all weights on this rank are finite. Waits for the GPU."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +17,6 @@ from instrument.monitor.progress import figures_text
 from instrument.sync import SyncPolicy
 from instrument.trainer.capture import missing_ranges_reason
 
-FOLDER_FLAGS = ("--checkpoint-folder", "--output-dir", "--config")
 MEMORY = (
     ("memory_peak_bytes", "{} at most in tensors on the GPU"),
     ("memory_reserved_bytes", "{} reserved there"),
@@ -85,13 +82,8 @@ def _degraded(config: Config, device: torch.device, world: World) -> Iterator[st
         yield f"NVTX ranges: {missing_ranges_reason()}"
 
 
-def end_lines(outcome: Outcome, arguments: Sequence[str]) -> list[str]:
-    """Return the summary of a run: losses and speed, parts of a step, memory, the checkpoint and how to go on.
-
-    Args:
-        outcome: the result of the run.
-        arguments: the command line of the run, without the program.
-    """
+def end_lines(outcome: Outcome) -> list[str]:
+    """Return the summary of a run: losses and speed, parts of a step, memory, the checkpoint and how to go on."""
     lines = [_result(outcome)] if outcome.losses else []
     figures = outcome.figures
     loader = loader_text(figures.get("perf/loader_batches_per_s"), figures.get("perf/loader_empty_fraction"))
@@ -101,7 +93,7 @@ def end_lines(outcome: Outcome, arguments: Sequence[str]) -> list[str]:
     if outcome.checkpoint is not None:
         lines.append(f"checkpoint: {outcome.checkpoint}")
         goal = "to continue" if outcome.done < outcome.steps else "to train longer, with more --steps or --epochs"
-        lines.append(f"{goal}: {_resume_command(arguments, outcome.checkpoint)}")
+        lines.append(f"{goal}: the same command with --checkpoint-folder {outcome.checkpoint.parent} --resume")
     elif outcome.done < outcome.steps:
         lines.append("no checkpoint was written; with --checkpoint-folder DIR a stopped run can continue")
     return lines
@@ -124,27 +116,3 @@ def _fractions(figures: Figures) -> str:
 def _memory(figures: Figures) -> str:
     values = [(form, figures.get(f"perf/{name}")) for name, form in MEMORY]
     return ", ".join(form.format(format_bytes(int(value))) for form, value in values if value is not None)
-
-
-def _nodes() -> list[str]:
-    """Return the options of torchrun for several machines; RANK is the number of the machine."""
-    nodes = os.environ.get("GROUP_WORLD_SIZE", "1")
-    return [] if nodes == "1" else ["--nnodes", nodes, "--node-rank", "RANK"]
-
-
-def _master() -> list[str]:
-    names = {"--master-addr": "MASTER_ADDR", "--master-port": "MASTER_PORT"}
-    return [word for flag, name in names.items() for word in (flag, os.environ[name])] if _nodes() else []
-
-
-def _resume_command(arguments: Sequence[str], checkpoint: Path) -> str:
-    processes = os.environ.get("LOCAL_WORLD_SIZE")
-    program = ["python"] if processes is None else ["torchrun", *_nodes(), "--nproc-per-node", processes, *_master()]
-    if not any(word.replace("_", "-").startswith(FOLDER_FLAGS) for word in arguments):
-        arguments = [*arguments, "--checkpoint-folder", str(checkpoint.parent)]
-    kept: list[str] = []
-    in_resume = False
-    for word in arguments:
-        in_resume = word.partition("=")[0] == "--resume" or (in_resume and not word.startswith("-"))
-        kept += () if in_resume else (word,)
-    return shlex.join([*program, "-m", "instrument.train", *kept, "--resume"])

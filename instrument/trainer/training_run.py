@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -23,10 +23,9 @@ from instrument.distributed.wrap import gradient_reduction, wrap
 from instrument.errors import ConfigError, InstrumentError, LogFunction
 from instrument.modules import annotate_module
 from instrument.monitor import Sinks, open_sinks
-from instrument.monitor.journal import Journal, StepEnricher
+from instrument.monitor.journal import Journal
 from instrument.monitor.loader import LoaderGauge
 from instrument.monitor.meter import StepMeter
-from instrument.monitor.peaks import peak_flops
 from instrument.own import StreamLoader, report_equal_batches
 from instrument.ranges import annotate_collections
 from instrument.strategies import strategy_class
@@ -42,6 +41,7 @@ from instrument.trainer.optimizer import MakeOptimizer
 from instrument.trainer.recover import MicroBatches, retry_loader
 from instrument.trainer.validation import Report, Validation
 from instrument.workload import Workload, named_after, open_workload, own_workload
+from traceview.model.peaks import peak_flops
 
 
 def train(
@@ -132,13 +132,14 @@ class _TrainingRun:
         self._shorten(self.loader)
         self.steps = _step_count(config, len(self.loader))
         seed_generators(config.training.seed)
-        model = workload.build_model(device, config.training.precision)
+        model = workload.build_model(device)
         if config.training.annotate_modules:
             annotate_module(model, depth=config.training.annotate_modules)
         wrapped = wrap(model, config.distributed, world, device)
         self.learner = workload.learner(wrapped, config.training, self.steps, device)
+        reduced, meter = partial(gradient_reduction, self.learner.model), StepMeter(device, self.gauge)
         self.strategy: Strategy = strategy_class(config.training.strategy)(
-            config, self.learner, StepMeter(device, self.gauge), self._micro_batches(), self._gradient_reduction
+            config, self.learner, meter, self._micro_batches(), reduced
         )
 
     def run(self) -> Outcome:
@@ -157,16 +158,19 @@ class _TrainingRun:
         resumed = self._start(checkpoints, parts)
         span = self._span(resumed)
         with Interrupts() as stopping, annotate_collections(), self._sinks(resumed) as sinks:
-            enricher = StepEnricher(self.workload, self.device)
             self._report_start(resumed)
-            journal = self._journal(sinks, enricher, span)
+            flops, name = self.workload.flops(), ""
+            if self.device.type == "cuda":
+                name = torch.cuda.get_device_name(self.device)
+            peak = peak_flops(name, self.config.training.precision)
+            journal = Journal(sinks, self.config.monitor.every, peak, flops, self.device, first=span.first)
             batches = self._batches(span.position)
             validation = None
             if self.config.training.validate_every:
                 validation = Validation(self.workload, self.learner, self.world, self._validated(journal))
             loop = TrainingLoop(
                 self.strategy, batches, span, journal, self.world,
-                checkpoints=checkpoints, parts=parts, flops=enricher.flops, validation=validation,
+                checkpoints=checkpoints, parts=parts, flops=flops, validation=validation,
                 hooks=self.workload.hooks,
             )  # fmt: skip
             self._report_equal_batches()
@@ -244,9 +248,6 @@ class _TrainingRun:
             return None
         return MicroBatches(self.config.data.batch, retries=training.retries, count=self.workload.count, log=self.log)
 
-    def _gradient_reduction(self, last: bool) -> AbstractContextManager[Any]:
-        return gradient_reduction(self.learner.model, last or not self.config.distributed.no_sync)
-
     def _start(self, checkpoints: Checkpoints | None, parts: Parts) -> Resumed | None:
         resume = self.config.checkpoint.resume
         if checkpoints is not None:
@@ -281,12 +282,6 @@ class _TrainingRun:
         if not self.world.first:
             return Sinks([])
         return open_sinks(self.config, resumed_at=None if resumed is None else resumed.step, total=self.steps)
-
-    def _journal(self, sinks: Sinks, enricher: StepEnricher, span: StepRange) -> Journal:
-        training = self.config.training
-        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else ""
-        peak = peak_flops(name, training.precision)
-        return Journal(sinks, self.config.monitor.every, peak, enricher, first=span.first)
 
 
 def _step_count(config: Config, per_epoch: int) -> int:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("polars")
+
 from instrument import annotate, ranges
 from instrument.config.schema import Checkpoint, Config, Data, Model, Training
 from instrument.config.strategies import STRATEGIES

@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 
+pytest.importorskip("polars")
 pytest.importorskip("nvtx")
+
+import polars as pl
 
 from instrument import ranges
 from instrument.trainer.capture import missing_ranges_reason

@@ -6,12 +6,15 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import polars as pl
 import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+pytest.importorskip("polars")
+
+import polars as pl
 
 from traceview.read import raw
 from traceview.read.formats import read_capture

@@ -171,8 +171,11 @@ def test_next_iteration_waits_for_an_abandoned_one_inside_a_loader_with_a_state(
                 self.position = number + 1
                 yield torch.tensor(number)
 
-        def seek(self, position: int) -> None:
-            self.position = position
+        def state_dict(self) -> dict[str, int]:
+            return {"position": self.position}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.position = state["position"]
 
     made = in_host_memory(Slow())
     batches = prefetched(made)
@@ -181,7 +184,8 @@ def test_next_iteration_waits_for_an_abandoned_one_inside_a_loader_with_a_state(
     del batches
     gc.collect()
     threading.Timer(0.3, release.set).start()
-    assert [batch.item() for batch in made] == list(range(1, 9))
+    rest = [batch.item() for batch in made]
+    assert rest == list(range(int(rest[0]), 9))  # two iterations at once would read some batches twice
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -261,14 +265,14 @@ def test_batches_wait_for_earlier_copies(budget: int, room: int) -> None:
     copies: list[Later] = []
 
     class Slow(CopyingCopier):
-        def _issue_copy(self, tree: Any, position: Any) -> Any:
+        def _issue_copy(self, tree: Any, state: Any) -> Any:
             copies.append(Later())
-            return replace(super()._issue_copy(tree, position), ready=copies[-1])
+            return replace(super()._issue_copy(tree, state), ready=copies[-1])
 
     made = in_host_memory([])
     made.budget_bytes = budget
     copier = copier_of(made, Slow)
-    batch = prefetch.HostBatch(torch.zeros(1024), prefetch.LoaderPosition(None, None))
+    batch = prefetch.HostBatch(torch.zeros(1024), None)
     for _ in range(room):
         copier.copy(batch)
     thread = threading.Thread(target=copier.copy, args=(batch,), daemon=True)
@@ -294,39 +298,11 @@ def test_failed_copy_frees_buffers() -> None:
     assert list(batches) == []
 
 
-class Positioned:
-    """A loader that reports its position and can resume there, as `instrument.data.Loader` does."""
-
-    def __init__(self) -> None:
-        self.position = 0
-
-    def seek(self, position: int) -> None:
-        self.position = position
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        while self.position < 10:
-            self.position += 1
-            yield torch.tensor(self.position - 1)
-
-
 def loader_with(loader: Any, way: Any, monkeypatch: pytest.MonkeyPatch) -> PrefetchLoader:
     made = PrefetchLoader(loader, "cpu", depth=2)
     if way is ahead:
         monkeypatch.setattr(prefetch, "_DirectIterator", prefetched)
     return made
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_position_of_last_batch(way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = loader_with(Positioned(), way, monkeypatch)
-    assert made.position == 0
-    batches = iter(made)
-    assert [next(batches).item() for _ in range(4)] == [0, 1, 2, 3]
-    assert made.position == 4
-    del batches
-    assert [batch.item() for batch in made] == [4, 5, 6, 7, 8, 9]
-    made.seek(8)
-    assert [batch.item() for batch in made] == [8, 9]
 
 
 class Counting:
@@ -381,7 +357,7 @@ def test_state_error_is_raised_on_request(monkeypatch: pytest.MonkeyPatch) -> No
     made = loader_with(Counting(fails_at=3), ahead, monkeypatch)
     batches = iter(made)
     assert [next(batches).item() for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(InstrumentError, match=r"state of Counting .*RuntimeError: workers are busy; resume with"):
+    with pytest.raises(InstrumentError, match=r"state of Counting .*RuntimeError: workers are busy; iterate over"):
         made.state_dict()
     assert next(batches).item() == 3
     assert made.state_dict()["batch"] == 4

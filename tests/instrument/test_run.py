@@ -10,7 +10,6 @@ import pytest
 
 from tests.captures import ROOT
 from tests.profiling import profiled, run
-from traceview.pipeline import open_trace
 
 MAIN = """
 import __main__, sys
@@ -197,11 +196,13 @@ def test_spawned_processes_have_ranges(tmp_path: Path) -> None:
 
 def test_nsys_records_the_ranges(nsys: str, tmp_path: Path) -> None:
     pytest.importorskip("nvtx")
+    pl = pytest.importorskip("polars")
+    from traceview.pipeline import open_trace
+
     (tmp_path / "train.py").write_text(TRAIN.replace("model(torch.ones(3))", "pass"))
     report = tmp_path / "report.nsys-rep"
     profiled(nsys, report, sys.executable, "-m", "instrument.run", tmp_path / "train.py", tmp_path / "model.pt")
     run(nsys, "export", "-t", "sqlite", "-o", report.with_suffix(".sqlite"), report)
-    pl = pytest.importorskip("polars")
     ranges = open_trace(report.with_suffix(".sqlite")).ranges.select(pl.col("name").cast(pl.String))["name"]
     counts = dict(ranges.value_counts().iter_rows())
     assert [counts[f"iteration {number}"] for number in range(12)] == [1] * 12

@@ -157,12 +157,12 @@ def test_shape_mismatch_names_fields_and_changes_nothing(tmp_path: Path) -> None
 
 def test_permitted_differences_are_logged(tmp_path: Path) -> None:
     run = Run().train(0, 2)
-    old = config(attention="math")
+    old = config(checkpointing="full")
     Checkpoints(tmp_path, config=old).save(2, run.parts)
-    new = replace(config(attention="efficient"), data=replace(old.data, workers=2))
+    new = replace(config(checkpointing="selective"), data=replace(old.data, workers=2))
     new = replace(new, checkpoint=replace(new.checkpoint, folder=tmp_path), monitor=replace(new.monitor, every=77))
     resumed = Checkpoints(tmp_path, config=new).load("latest", run.parts)
-    assert resumed.changed == ("model.attention is 'efficient', was 'math'", "data.workers is 2, was -1")
+    assert resumed.changed == ("model.checkpointing is 'selective', was 'full'", "data.workers is 2, was -1")
 
 
 @pytest.mark.parametrize(

@@ -3,28 +3,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
-from click.testing import CliRunner
 
-from instrument.config.flags import ConfigCommand, config_options
+from instrument.config.flags import ConfigParser
 from instrument.config.loading import alias_flags, flag_names, iter_settings, load
 from instrument.config.schema import Capture, Checkpoint, Config, Data, Distributed, Model, Monitor, Training, to_dict
 from instrument.errors import ConfigError
 
 
-@click.command(cls=ConfigCommand)
-@click.option("--extra", default="none", help="Something of the command's own.")
-@config_options
-def train(config: Config, extra: str) -> tuple[Config, str]:
-    """Train."""
-    return config, extra
+def parser() -> ConfigParser:
+    made = ConfigParser("train", "Train.")
+    made.add_argument("--extra", default="none", help="Something of the command's own.")
+    return made
 
 
 def run(*arguments: str) -> Config:
-    made = train.main(list(arguments), standalone_mode=False)
-    assert isinstance(made, tuple)
-    return made[0]
+    return parser().parsed(arguments)[0]
 
 
 def refusal(*arguments: str) -> str:
@@ -35,7 +29,7 @@ def refusal(*arguments: str) -> str:
 
 
 def help_text() -> str:
-    return CliRunner().invoke(train, ["--help"]).output
+    return parser().format_help()
 
 
 def test_no_flags_give_the_defaults() -> None:
@@ -58,15 +52,14 @@ def test_no_flags_give_the_defaults() -> None:
         ("--resume k/0007-step-300.pt", Config(checkpoint=Checkpoint(resume="k/0007-step-300.pt"))),
         ("--capture 5:9", Config(capture=Capture(5, 9))),
         ("--lr 1e-3 --max-grad-norm 2", Config(training=Training(learning_rate=1e-3, clip=2.0))),
-        (
-            "--batch-size 8 --num-workers 2 --dataloader-pin-memory",
-            Config(data=Data(batch=8, workers=2, pin_memory=True)),
-        ),
+        ("--batch-size 8 --num-workers 2", Config(data=Data(batch=8, workers=2))),
         ("--gradient-checkpointing", Config(model=Model(checkpointing=True))),
         ("--compile --torch-compile none", Config()),
         ("--compile --compile-mode max-autotune", Config(model=Model(compile=True, compile_mode="max-autotune"))),
-        ("--shard --no-gradient-as-bucket-view", Config(distributed=Distributed(True, gradient_as_bucket_view=False))),
-        ("--ddp-sync", Config(distributed=Distributed(no_sync=False))),
+        (
+            "--shard --no-reshard-after-forward",
+            Config(distributed=Distributed(shard=True, reshard_after_forward=False)),
+        ),
         (
             "--monitor-every 3 --checkpoint-folder k --checkpoint-every 4",
             Config(monitor=Monitor(3), checkpoint=Checkpoint(Path("k"), 4)),
@@ -91,7 +84,8 @@ def test_help_shows_both_defaults() -> None:
 
 
 def test_other_options_of_a_command_are_parsed() -> None:
-    assert train.main(["--extra", "some"], standalone_mode=False) == (Config(), "some")
+    config, given = parser().parsed(["--extra", "some"])
+    assert (config, given.extra) == (Config(), "some")
 
 
 def test_invalid_value_is_one_line() -> None:
@@ -122,7 +116,7 @@ def test_help_lists_every_setting() -> None:
     for key, field in iter_settings():
         about: Any = field.metadata["setting"]
         flag = flag_names()[key]
-        assert f"--{flag} " in words
+        assert f"--{flag} " in words or f"--{flag}, --no-{flag} " in words
         assert all(f"--{alias}" in "".join(words.split()) for alias in alias_flags(key))
         assert key == "capture.stop" or about.help in words
     assert words.index("--strategy ") < words.index("--sync ") < words.index("--retries ")
@@ -130,5 +124,6 @@ def test_help_lists_every_setting() -> None:
     assert "Something of the command's own." in words
 
 
-def test_help_fits_the_terminal() -> None:
+def test_help_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert max(map(len, help_text().splitlines())) <= 80

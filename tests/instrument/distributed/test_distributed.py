@@ -49,7 +49,7 @@ def train(config: Config, world: World) -> tuple[list[float], Mapping[str, Any]]
         for micro in range(count):
             batch = {name: value.to(where(world), DTYPES[name]) for name, value in next(batches).items()}
             last = micro == count - 1
-            with gradient_reduction(taught.model, last or not config.distributed.no_sync):
+            with gradient_reduction(taught.model, last):
                 loss = taught.forward(batch)
                 taught.backward(loss, 1 / count)
             losses.append(loss.item())
@@ -70,14 +70,11 @@ def with_(config: Config, *, accumulation: int = 1, batch: int | None = None, **
 
 SCENARIOS: dict[str, dict[str, Any]] = {
     "ddp": {},
-    "ddp_static_graph_accumulating": {"accumulation": 2, "static_graph": True},
-    "ddp_static_graph_without_views": {"static_graph": True, "gradient_as_bucket_view": False, "bucket_mb": 25},
+    "ddp_in_one_bucket": {"bucket_mb": 25},
     "ddp_accumulating": {"accumulation": 2},
-    "ddp_accumulating_reducing_each": {"accumulation": 2, "no_sync": False},
     "sharded": {"shard": True},
     "sharded_gathering_ahead": {"shard": True, "reshard_after_forward": False, "shard_prefetch": 1},
     "sharded_accumulating": {"shard": True, "accumulation": 2},
-    "sharded_accumulating_reducing_each": {"shard": True, "accumulation": 2, "no_sync": False},
 }
 
 
@@ -138,12 +135,6 @@ def equals_one_process(results: list[Any], scenario: str, *, rtol: float = 1e-9,
     torch.testing.assert_close([(a + b) / 2 for a, b in zip(first, second, strict=True)], losses, rtol=rtol, atol=0)
     assert shared.keys() == weights.keys()
     torch.testing.assert_close(shared, weights, rtol=rtol, atol=atol)
-
-
-@pytest.mark.parametrize("kind", ["ddp", "sharded"])
-def test_one_reduction_equals_one_per_micro_batch(two: Mapping[str, list[Any]], kind: str) -> None:
-    once, each = two[f"{kind}_accumulating"][0], two[f"{kind}_accumulating_reducing_each"][0]
-    torch.testing.assert_close(once, each, rtol=1e-9, atol=1e-12)
 
 
 def test_all_ranks_have_the_same_weights(two: Mapping[str, list[Any]]) -> None:

@@ -27,9 +27,7 @@ class Run(test_checkpoints.Run):
 def sharded(world: World, folder: Path) -> Any:
     first = Run(world, folder / "run", seed=1)
     for step, loss in ((1, 0.7), (2, 0.3), (3, 0.5)):
-        entries = {"loss": loss, "extra": {"position": [0, step]}, "provisional": True}
-        first.train(step - 1, step).checkpoints.save(step, first.parts, **entries)
-        first.checkpoints.confirm(step)
+        first.train(step - 1, step).checkpoints.save(step, first.parts, loss=loss, extra={"position": [0, step]})
         saved = first.weights()
     first.train(3, 4)  # while the last checkpoint is written
     draw = torch.rand(2, device=first.device)
@@ -87,6 +85,22 @@ def test_one_process_continues_the_run_of_two(two: tuple[Path, list[Any]]) -> No
     assert alone.checkpoints.start("latest", alone.parts).reason == "SIGTERM"
     path = alone.checkpoints.save(7, alone.parts)
     assert alone.checkpoints.latest() == path
+
+
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_rate_is_a_tensor_on_a_gpu_alone(tmp_path: Path, on_gpu: bool) -> None:
+    """A run on a GPU, whose optimizer is fused and has its rate there, continues on a CPU, and the other way around."""
+    first, second = Run(World(), tmp_path, seed=1).train(0, 2), Run(World(), tmp_path, seed=2)
+    gpu, cpu = (first, second) if on_gpu else (second, first)
+    for group in gpu.learner.optimizer.param_groups:
+        group.update(lr=torch.tensor(group["lr"], dtype=torch.float64), foreach=False, fused=True)
+    first.checkpoints.save(2, first.parts)
+    assert second.checkpoints.start("latest", second.parts) is not None
+    rates = [[group["lr"] for group in run.learner.optimizer.param_groups] for run in (gpu, cpu)]
+    assert [float(rate) for rate in rates[0]] == rates[1]
+    assert all(isinstance(rate, torch.Tensor) for rate in rates[0])
+    assert [group["fused"] for group in cpu.learner.optimizer.param_groups] == [False, False]
+    torch.testing.assert_close(first.train(2, 4).weights(), second.train(2, 4).weights())
 
 
 def test_checkpoint_before_a_damaged_one_is_loaded(two: tuple[Path, list[Any]]) -> None:

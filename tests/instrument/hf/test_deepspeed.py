@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ import torch
 pytest.importorskip("transformers")
 pytest.importorskip("deepspeed")
 
-from instrument import annotate, ranges
 from instrument.hf import AsyncTrainer
 from tests.instrument.hf.tiny import Texts, trainer
 
@@ -29,15 +27,7 @@ DEVICE = "cuda" if torch.cuda.device_count() >= PROCESSES else "cpu"
 
 
 def train(way: str, folder: Path) -> None:
-    """Train in one of several processes; the first one writes losses and names of ranges."""
-    names: list[Any] = []
-    entered = annotate.__enter__
-
-    def enter(self: Any) -> None:
-        names.append(self._name)
-        entered(self)
-
-    annotate.__enter__ = enter  # type: ignore[method-assign]
+    """Train in one of several processes; the first one writes the losses."""
     made = trainer(
         folder, AsyncTrainer, DEVICE, Texts(64), max_steps=STEPS, gradient_accumulation_steps=ACCUMULATION,
         deepspeed=ZERO_2 if way == "zero" else None,
@@ -45,10 +35,10 @@ def train(way: str, folder: Path) -> None:
     made.train()
     if made.args.process_index == 0:
         losses = [entry["loss"] for entry in made.state.log_history if "loss" in entry]
-        torch.save((losses, names), folder / f"{way}.pt")
+        torch.save(losses, folder / f"{way}.pt")
 
 
-def result(way: str, folder: Path) -> tuple[list[float], list[str]]:
+def result(way: str, folder: Path) -> list[float]:
     command = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(PROCESSES))
     done = subprocess.run(
         [*command, "-m", __name__, way, str(folder)],
@@ -59,17 +49,14 @@ def result(way: str, folder: Path) -> tuple[list[float], list[str]]:
         check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
-    found: tuple[list[float], list[str]] = torch.load(folder / f"{way}.pt", weights_only=False)
+    found: list[float] = torch.load(folder / f"{way}.pt", weights_only=False)
     return found
 
 
-def test_zero_2_has_the_losses_of_ddp_and_its_phases(tmp_path: Path) -> None:
-    (zero, names), (ddp, _) = result("zero", tmp_path), result("ddp", tmp_path)
+def test_zero_2_has_the_losses_of_ddp(tmp_path: Path) -> None:
+    zero, ddp = result("zero", tmp_path), result("ddp", tmp_path)
     assert len(zero) == STEPS
     assert zero == pytest.approx(ddp, rel=1e-5)
-    assert names.count(ranges.BACKWARD) == ACCUMULATION * STEPS
-    assert names.count(ranges.OPTIMIZER) >= STEPS
-    assert [name for name in names if name.startswith("iteration ")] == [f"iteration {step}" for step in range(STEPS)]
 
 
 if __name__ == "__main__":

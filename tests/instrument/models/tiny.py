@@ -11,18 +11,15 @@ from torch.utils.data import Dataset, default_collate
 
 from docs.examples import diffusion, masked_language
 from instrument.config.schema import Config, Data, Model
-from instrument.config.sections import Precision
 from instrument.data import Synthetic
-from instrument.models import Transformer, check, compile_model
+from instrument.models import Transformer, compile_model
 from instrument.trainer.learner import call_model
 
 DATA = Data(sequence=20)
 
 
-def build(model: Model, data: Data, device: torch.device | str, *, precision: Precision | None = None) -> nn.Module:
+def build(model: Model, data: Data, device: torch.device | str) -> nn.Module:
     """Return the package's model on a device, as a run of the trainer builds it."""
-    device = torch.device(device)
-    check(model, device, precision)
     return compile_model(Transformer(model, data).to(device), model)
 
 

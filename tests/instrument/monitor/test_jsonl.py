@@ -15,7 +15,8 @@ import pytest
 
 from instrument.config.schema import Config, Monitor
 from instrument.errors import ConfigError
-from instrument.monitor.jsonl import JsonLines, open_sink
+from instrument.monitor import open_sinks
+from instrument.monitor.jsonl import JsonLines
 
 
 def records(path: Path) -> list[dict[str, Any]]:
@@ -39,17 +40,12 @@ def write(path: Path, numbers: range, *, resumed_at: int | None = None) -> None:
 def test_record_is_flushed_as_a_line(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "run.jsonl"
     before = time.time()
-    sink = open_sink(Config(monitor=Monitor(jsonl=path)), None)
-    assert sink is not None
+    sink = open_sinks(Config(monitor=Monitor(jsonl=path)))
     sink.write(9, {"loss": 2.5, "perf/power_w": None, "perf/memory_peak_bytes": 1 << 40})
     (record,) = records(path)  # before it is closed
     sink.close()
     assert before - 1 <= record.pop("time") <= time.time() + 1
     assert record == {"step": 9, "loss": 2.5, "perf/power_w": None, "perf/memory_peak_bytes": 1 << 40}
-
-
-def test_no_sink_without_a_path() -> None:
-    assert open_sink(Config(), None) is None
 
 
 def test_non_finite_loss_is_null_in_json(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from instrument.config.schema import Config, Monitor, Training
-from instrument.monitor.progress import Bar, LogLines, figures_text, open_sink
+from instrument.monitor import open_sinks
+from instrument.monitor.progress import Bar, LogLines, figures_text, open_progress
 
 RECORD = {"loss": 2.34567, "perf/step_ms": 9.81, "perf/samples_per_s": 3261.7}
 SHOWN = "loss 2.346  9.8 ms/step  3262 samples/s"
@@ -30,16 +31,16 @@ def config(steps: int = 40, *, epochs: int | None = None, progress: bool = True)
 
 def test_nothing_is_shown_if_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = shown_on(monkeypatch)
-    assert open_sink(config(progress=False), None) is None
+    open_sinks(config(progress=False)).write(99, RECORD)
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert open_sink(Config(monitor=Monitor(log_every=0)), None) is None
+    assert open_progress(True, Config(monitor=Monitor(log_every=0)), None, 40) is None
     assert terminal.getvalue() == ""
 
 
 def test_bar_shows_steps_and_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = shown_on(monkeypatch)
     pytest.importorskip("tqdm")
-    bar = open_sink(config(), None)
+    bar = open_progress(True, config(), None, 40)
     assert isinstance(bar, Bar)
     bar.write(9, RECORD)
     bar.write(19, RECORD)
@@ -56,7 +57,7 @@ def test_bar_of_a_resumed_run_and_of_epochs(
 ) -> None:
     terminal = shown_on(monkeypatch)
     pytest.importorskip("tqdm")
-    bar = open_sink(config(epochs=epochs), resumed_at, total)
+    bar = open_progress(True, config(epochs=epochs), resumed_at, total)
     assert bar is not None
     if resumed_at is None:
         bar.write(9, RECORD)
@@ -67,7 +68,7 @@ def test_bar_of_a_resumed_run_and_of_epochs(
 def test_lines_without_a_terminal_have_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     printed, seconds = io.StringIO(), iter([0.0, 60.0, 120.0])
     monkeypatch.setattr(sys, "stderr", printed)
-    lines = open_sink(config(epochs=2), None, 400)
+    lines = open_progress(True, config(epochs=2), None, 400)
     assert isinstance(lines, LogLines)
     lines._clock = lambda: next(seconds)
     for step in (9, 49, 99, 149, 199):
@@ -83,7 +84,7 @@ def test_lines_without_a_terminal_have_the_time_left(monkeypatch: pytest.MonkeyP
 def test_terminal_without_tqdm_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = shown_on(monkeypatch)
     monkeypatch.setitem(sys.modules, "tqdm", None)
-    lines = open_sink(config(), None)
+    lines = open_progress(True, config(), None, 40)
     assert isinstance(lines, LogLines)
     lines.write(99, RECORD)
     assert terminal.getvalue() == f"instrument: step 100/40  {SHOWN}\n"

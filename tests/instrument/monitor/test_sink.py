@@ -83,13 +83,13 @@ def test_broken_sink_warns_once_and_others_continue(
 def test_failed_sink_closes_the_sinks_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     first = Recorder()
 
-    def opens(_config: Config, _resumed_at: int | None, _total: int) -> Sink | None:
+    def opens(*_about: Any) -> Sink | None:
         return first
 
-    def refuses(_config: Config, _resumed_at: int | None, _total: int) -> Sink | None:
+    def refuses(*_about: Any) -> Sink | None:
         raise ConfigError("monitor.other: no")
 
-    monkeypatch.setattr(monitor, "SINKS", (opens, refuses))
+    monkeypatch.setattr(monitor, "SINKS", {"every": opens, "progress": refuses})
     with pytest.raises(ConfigError, match=r"^monitor\.other: no$"):
         open_sinks(Config())
     assert first.closed == 1
@@ -118,7 +118,8 @@ def test_installed_library_is_imported() -> None:
 
 def test_all_sinks_get_the_same_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    monkeypatch.setattr(monitor, "SINKS", tuple(lambda *given: made.append(given) or Recorder() for _ in range(3)))
+    names = ("every", "progress", "jsonl", "log_every")
+    monkeypatch.setattr(monitor, "SINKS", {name: lambda *given: made.append(given) or Recorder() for name in names})
     config = Config()
     open_sinks(config, resumed_at=7).close()
-    assert made == [(config, 7, 200)] * 3
+    assert made == [(wanted, config, 7, 200) for wanted in (10, True, 100)]

@@ -11,7 +11,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from instrument.config.schema import Config, Monitor
 from instrument.errors import ConfigError
-from instrument.monitor.services import TensorBoard, open_tensorboard
+from instrument.monitor import open_sinks
+from instrument.monitor.services import TensorBoard
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -28,8 +29,7 @@ def write(folder: Path, numbers: range, *, resumed_at: int | None = None, offset
 
 
 def test_tensorboard_shows_every_measured_value(tmp_path: Path) -> None:
-    sink = open_tensorboard(Config(monitor=Monitor(tensorboard=tmp_path / "a" / "events")), None)
-    assert sink is not None
+    sink = open_sinks(Config(monitor=Monitor(tensorboard=tmp_path / "a" / "events")))
     sink.write(9, {"loss": 2.5, "perf/step_ms": 8.0, "perf/power_w": None})
     sink.write(19, {"loss": 1.5, "perf/step_ms": None, "perf/memory_peak_bytes": 1 << 30})
     sink.close()
@@ -61,10 +61,6 @@ def test_new_run_in_the_same_folder_is_shown_alone(tmp_path: Path) -> None:
     write(tmp_path, range(5))
     write(tmp_path, range(3), offset=0.5)
     assert scalars(tmp_path)["loss"] == [(0, 0.5), (1, 1.5), (2, 2.5)]
-
-
-def test_no_sink_without_a_folder() -> None:
-    assert open_tensorboard(Config(), None) is None
 
 
 def test_unwritable_folder_is_one_line(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from instrument.config.schema import Config, Monitor, to_dict
 from instrument.errors import ConfigError
-from instrument.monitor.services import open_wandb
+from instrument.monitor import open_sinks
 
 
 class RefusedError(Exception):
@@ -48,8 +48,7 @@ def config() -> Config:
 
 
 def test_run_is_started_logged_and_finished(library: Library) -> None:
-    sink = open_wandb(config(), None)
-    assert sink is not None
+    sink = open_sinks(config())
     sink.write(9, {"loss": 2.5, "perf/power_w": None})
     sink.close()
     assert library.begun == [{"project": "tries", "config": to_dict(config())}]
@@ -60,15 +59,10 @@ def test_run_is_started_logged_and_finished(library: Library) -> None:
 def test_failed_start_is_one_line_with_a_remedy(library: Library) -> None:
     library.refuses = "api_key not configured\n(no-tty)."
     with pytest.raises(ConfigError) as refused:
-        open_wandb(config(), None)
+        open_sinks(config())
     assert str(refused.value) == (
         "monitor.wandb: api_key not configured (no-tty).; WANDB_MODE=offline logs to this machine instead"
     )
-
-
-def test_no_sink_without_a_project(library: Library) -> None:
-    assert open_wandb(Config(), None) is None
-    assert library.begun == []
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of wandb's own dependencies
@@ -76,8 +70,7 @@ def test_real_library_works_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     pytest.importorskip("wandb")
     for name, value in {"MODE": "offline", "DIR": str(tmp_path), "SILENT": "true", "CONSOLE": "off"}.items():
         monkeypatch.setenv(f"WANDB_{name}", value)
-    sink = open_wandb(config(), None)
-    assert sink is not None
+    sink = open_sinks(config())
     sink.write(9, {"loss": 2.5, "perf/power_w": None})
     sink.close()
     (stored,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")

@@ -273,9 +273,7 @@ def test_first_and_last_lines(tmp_path: Path) -> None:
     outcome: Outcome = train(made, said.append)
     assert said[0] == "device cpu, strategy prefetch, fp32, waits every 10 steps"
     assert "without a GPU" in said[1]
-    lines = end_lines(
-        replace(outcome, steps=20), ["--model", "a:b", "--resume", "latest", "--batch", "4", "--checkpoint-folder", "a"]
-    )
+    lines = end_lines(replace(outcome, steps=20))
     assert [line.split(":")[0] for line in lines] == [
         "done at step 10",
         "parts of a step",
@@ -285,5 +283,5 @@ def test_first_and_last_lines(tmp_path: Path) -> None:
         "to continue",
     ]
     assert lines[1].startswith("parts of a step: forward ") and "sync" in lines[1]
-    assert lines[5] == "to continue: python -m instrument.train --model a:b --batch 4 --checkpoint-folder a --resume"
-    assert end_lines(outcome, [])[-1].startswith("to train longer")
+    assert lines[5] == f"to continue: the same command with --checkpoint-folder {tmp_path / 'a'} --resume"
+    assert end_lines(outcome)[-1].startswith("to train longer")
