@@ -7,10 +7,10 @@ import sqlite3
 from contextlib import closing
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from traceview.model.analysis import Analysis
-from traceview.pipeline import analyze
+if TYPE_CHECKING:
+    from traceview.model.analysis import Analysis
 
 ROOT = Path(__file__).resolve().parent.parent
 CAPTURES = Path(os.environ.get("TRACEVIEW_CAPTURES") or ROOT.parent / "shared" / "captures")
@@ -76,4 +76,6 @@ def analyzed(path: Path, **options: Any) -> Analysis:
 
     A test that patches what an analysis measures calls `analyze` instead.
     """
+    from traceview.pipeline import analyze  # needs polars, and tests of instrument alone run without it
+
     return analyze(path, **options)

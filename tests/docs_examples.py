@@ -24,5 +24,5 @@ def examples(section: str) -> tuple[str, str]:
     [extension, test] = CODE.findall(text)
     for name, entry in ENTRY.findall(text):
         entries = {name: tomllib.loads(entry)}
-        extension += f"\n\nimport dataclasses\n\n{name} = dataclasses.replace({name}, entries={entries!r})\n"
+        extension += f"\n\nfrom traceview.plugin import Rule\n\n{name} = Rule({name!r}, {name}, {entries!r})\n"
     return extension, test

@@ -126,6 +126,7 @@ def made_trace(
                 "device": [0] * streams,
                 "context": [1] * streams,
                 "label": [f"stream {index}" for index in range(streams)],
+                "independent": [False] * streams,
             },
         ),
         threads=_frame(

@@ -135,7 +135,7 @@ def test_tables_are_frames() -> None:
     kernels = analysis.table("kernels")
     assert kernels["total_ns"].sum() == sum(row.total_ns for row in analysis.covered(device).tables["kernels"].rows)
     assert kernels["device"].unique().to_list() == [device.id]
-    assert analysis.table("streams")["causes"].struct["host"].sum() == sum(row.causes["host"] for row in device.streams)
+    assert analysis.table("streams")["gap_ns"].sum() == sum(row.gap_ns for row in device.streams)
     for name in (*analysis.tables, *device.tables):
         if (analysis.tables.get(name) or device.tables[name]).not_measured is None:
             assert analysis.table(name).columns
@@ -177,3 +177,12 @@ def test_names_are_not_modules_and_import_loads_no_polars() -> None:
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT).stdout
     assert loaded.split() == ["False", "False"]
     assert all(inspect.isfunction(getattr(package, function.__name__)) for function in FUNCTIONS)
+
+
+def test_results_have_short_texts() -> None:
+    """What a notebook or an interactive Python shows of a result fits a screen."""
+    analysis = analyzed(sample("dual.sqlite"))
+    text = repr(analysis.trace)
+    assert len(text.splitlines()) <= 5 and "operations 7,060" in text and "dual.sqlite" in text
+    tables = repr(analysis.tables)
+    assert len(tables) < 2000 and "<Synchronizations: 3 rows>" in tables

@@ -13,6 +13,7 @@ import pytest
 from tests.captures import ROOT
 from tests.docs_examples import tomllib
 from traceview.measure import MEASURES
+from traceview.measure.event_tables import EVENT_TABLES, ITERATIONS
 from traceview.rules import RULES
 
 FOLDERS = (ROOT / "docs", ROOT / "docs" / "symptoms")
@@ -24,7 +25,8 @@ LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 def test_column_reference_has_every_table() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "column-reference")]
     written = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
-    assert [measure.table.title for measure in MEASURES if f"## {measure.table.title}\n" not in written] == []
+    tables = [*(measure.table for measure in MEASURES), ITERATIONS, *(table for table, _ in EVENT_TABLES.values())]
+    assert [table.title for table in tables if f"## {table.title}\n" not in written] == []
     assert "| `busy_ns` | ns | busy |" in written
 
 
@@ -45,6 +47,13 @@ def test_programs_parse(page: Path) -> None:
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
     for document in re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         assert pytest.importorskip("yaml").safe_load(document)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_lists_stand_apart(page: Path) -> None:
+    """The site shows a list, a table or a block of code that follows a line of text at once as more text."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    assert re.findall(r"^(?![-#|:> ]|\d\. ).+\n(?:- |\d\. |\| |    ).*$", text, re.MULTILINE) == []
 
 
 def test_sources_name_pages_and_sections_that_exist() -> None:

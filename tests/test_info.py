@@ -28,7 +28,7 @@ def test_real_captures(traceview: Command, name: str) -> None:
     code, out, err = traceview("info", shared(name), "-v")
     assert (code, err) == (0, "")
     assert all(width(line) <= 100 for line in out.splitlines())
-    assert f"{shared(name).name}\n  version " in out and "StringIds" in out
+    assert f"{shared(name).name}\n  verdict " in out and "\n  version " in out and "StringIds" in out
     brief = traceview("info", shared(name)).out.splitlines()
     assert len(brief) <= MAX_LINES and all(width(line) <= 100 for line in brief)
     missing = [line for line in out.splitlines() if "MISSING" in line or "DOUBT" in line]

@@ -37,13 +37,15 @@ def test_overlap_by_memory(measure: Figures, path: Path) -> None:
         ("h2d", "pinned", 1, 10, 100, 70, 30),
         ("d2h", "pinned", 1, 40, 70, 0, 70),
     ]
+    measured = measure(path)
+    copies = [{key: row[key] for key in pair} for row in measured["devices"][0]["copies"]]
+    assert copies == [dict(zip(pair, row, strict=True)) for row in rows]
     holds(
-        measure(path),
+        measured,
         devices__0__window_ns=[0, 260],
         devices__0__busy_ns=260,
         devices__0__compute_ns=150,
         devices__0__communication_ns=100,
-        devices__0__copies=[dict(zip(pair, row, strict=True)) for row in rows],
         devices__0__communication__count=1,
         devices__0__communication__busy_ns=100,
         devices__0__communication__overlapped_ns=10,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import click
 import pytest
 
-from tests.captures import ROOT, sample
+from tests.captures import ROOT, analyzed, sample
 from tests.schemas import SCHEMAS
 from traceview.captures.export.tables import FILES
 from traceview.cli import COMMANDS, cli
@@ -71,6 +71,8 @@ def test_answers_exist(row: Row) -> None:
         path, _, finding = text.partition("=")
         if text.endswith(".parquet"):
             assert text in FILES and "parquet" in words
+        elif table := re.fullmatch(r'analysis\.table\("(\w+)"\)', text):
+            assert len(analyzed(sample("dual.sqlite")).table(table[1])) > 0
         elif text.startswith("--"):
             assert any(text in option.opts for option in command_called("analyze").params)
         elif text.removeprefix("traceview ") not in {*COMMANDS, *names(rows())}:

@@ -100,10 +100,10 @@ def test_samples_are_the_output_of_redact(name: str, tmp_path: Path) -> None:
     [
         ("serial", "pageable_copies", 10),
         ("pinned", "shared_stream", 10),
-        ("prefetch", "exposed_h2d", 10),
+        ("prefetch", "operation_gaps", 10),
         ("staged", "exposed_h2d", 10),
         ("graph", "exposed_h2d", 10),
-        ("ddp", "exposed_h2d", 16),
+        ("ddp", "exposed_communication", 16),
     ],
 )
 def test_trainer_samples_show_their_strategies(name: str, finding: str, steps: int) -> None:

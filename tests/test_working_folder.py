@@ -15,7 +15,7 @@ from traceview.process import python_command
 
 PACKAGES = ("traceview", "polars", "numpy", "click", "plotly", "isal", "tomli", "nvtx", "zstandard", "distributed")
 NOT_FROM_A_FILE = {*sys.builtin_module_names, "instrument"}
-PROGRAM = "import sys\nfrom traceview.cli.process import run\nif __name__ == '__main__':\n    sys.exit(run())\n"
+PROGRAM = "import sys\nfrom traceview.__main__ import run\nif __name__ == '__main__':\n    sys.exit(run())\n"
 # Stands in for nsys: writes a report, and runs the program.
 NSYS = """#!/bin/sh
 case "$1" in

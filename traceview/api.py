@@ -15,6 +15,7 @@ from traceview.captures.export import FORMATS, check_output, collect, write
 from traceview.captures.export.tables import declared_frame
 from traceview.engine.page import page_inputs
 from traceview.errors import RequestError
+from traceview.measure.event_tables import EVENT_TABLES, ITERATIONS, event_table, iterations_table
 from traceview.model.analysis import Analysis, NotMeasured
 from traceview.model.columns import Table
 from traceview.model.comparison import Comparison
@@ -142,13 +143,19 @@ def to_html(result: Analysis | Comparison | Fleet, path: str | Path) -> None:
 
 
 def frame(analysis: Analysis, name: str) -> pl.DataFrame:
-    """Return a declared table of an analysis as a frame (Analysis.table)."""
+    """Return a declared table of an analysis, or one of its events, as a frame (Analysis.table)."""
+    if name in EVENT_TABLES:
+        return event_table(analysis, name)
+    if name == ITERATIONS.name:
+        return _measured_frame(analysis, iterations_table(analysis))
     uses = {use.id: {**use.tables, **analysis.covered(use).tables} for use in analysis.devices}
     of_devices = {device: tables[name] for device, tables in uses.items() if name in tables}
     if name in analysis.tables:
         return _measured_frame(analysis, analysis.tables[name])
     if not of_devices:
-        names = sorted({*analysis.tables, *(table for tables in uses.values() for table in tables)})
+        names = sorted(
+            {*EVENT_TABLES, ITERATIONS.name, *analysis.tables, *(each for use in uses.values() for each in use)}
+        )
         raise RequestError(f"no table is called {name!r}; choose from {', '.join(names)}")
     frames = [
         _measured_frame(analysis, table).insert_column(0, pl.lit(device).alias("device"))

@@ -36,14 +36,23 @@ TimeWindow = Window | tuple[str | None, str | None] | None
 
 
 def open_trace(path: str | Path, wanted: Wanted | None = None) -> Trace:
-    """Read and normalise a capture: a .sqlite file, also compressed, a .nsys-rep, a parquetdir or an arrowdir.
+    """Read and normalise a capture.
 
-    A folder stands for its only capture, or for the first rank of a run, with a warning that names the others. If an
-    SQLite export does not fit into three quarters of the free memory, a steady stretch is read, or `wanted`: the trace
+    If an SQLite export does not fit into three quarters of the free memory, a steady stretch is read: the trace then
     has its window, and a note.
 
-    Raises ReportError (NotFoundError, NotAnExportError or DamagedExportError) if it cannot be read, and RequestError
-    for a folder of other captures.
+    Args:
+        path: A .sqlite export, a .nsys-rep, a folder of Parquet or Arrow tables, or a trace of torch.profiler; each
+            file also compressed. Another folder stands for its only capture, or for the first rank of a run, with a
+            warning that names the others.
+        wanted: The stretch of a capture that is larger than memory.
+
+    Returns:
+        The events as polars frames; times in ns on the capture's clock, sizes in bytes (`FRAMES` of model/trace.py).
+
+    Raises:
+        ReportError: The capture cannot be read (NotFoundError, NotAnExportError, DamagedExportError).
+        RequestError: The folder holds several captures that are not ranks of a run.
     """
     path = named_capture(Path(path))
     trace = normalise(read_capture(path, wanted))
@@ -136,19 +145,31 @@ def analyze(
     others: Sequence[str | Path] = (),
     progress: Progress | None = None,
 ) -> Analysis:
-    """Measure a capture and find what costs GPU time.
+    """Measure a capture and find what costs GPU time (docs/definitions.md).
 
-    `window` (see narrowed_trace) or `range_name` (an NVTX range) restricts every figure to a time window.
-    `device` selects one GPU. `iteration` is a regular expression on range names. `skip` is the number of warm-up
-    iterations. `whole` looks for findings in the whole window, not in the steady part. `top` is the number of longest
-    gaps to list; all gaps are counted. `flops_per_iteration` are the floating-point operations of an iteration on one
-    GPU, for its speed of light. `costs` is the time that the profiler adds to calls, by default that of the reference
-    machine (benchmarks/calibrate.py measures another); None leaves the profiler's share unknown. `unprofiled_ns` is the
-    time of an iteration that was measured without the profiler. `others` are tables of Nsight Compute of the same
-    program (`ncu --csv --page raw`), which say what limits each kernel. `progress` is called before each step with its
-    name and the fraction that is done.
+    Args:
+        report: A path, as in `open_trace`, or a Trace.
+        window: The time that every figure covers: a Window in ns on the capture's clock, or two texts as of `--from`
+            and `--to`, such as ("120ms", None). By default all of it.
+        range_name: The NVTX ranges that every figure covers, in place of `window`.
+        device: The id of the only GPU to measure, such as "GPU 0".
+        iteration: A regular expression on the names of the ranges that are iterations. By default they are found.
+        skip: The number of warm-up iterations. By default it is found.
+        top: The number of longest gaps that are listed; all are counted.
+        whole: Whether findings cover the whole window, not the steady part.
+        flops_per_iteration: The floating-point operations of an iteration on one GPU, for its speed of light.
+        costs: The time that the profiler adds to calls, in ns, by default that of the reference machine
+            (benchmarks/calibrate.py measures another). None leaves the time without the profiler unknown.
+        unprofiled_ns: The time of an iteration that was measured without the profiler, in ns.
+        others: Tables of Nsight Compute of the same program (`ncu --csv --page raw`): what limits each kernel.
+        progress: A function that is called before each step with its name and the fraction that is done.
 
-    Raises TraceviewError (see errors.py) if the analysis fails.
+    Returns:
+        The figures, in ns and bytes, and the findings, the largest gain first.
+
+    Raises:
+        ReportError: The capture cannot be read, or has no GPU work.
+        RequestError: An option does not fit the capture.
     """
     report = report if isinstance(report, Trace) else named_capture(Path(report))  # warns in the caller's name
     options = AnalysisOptions(device, iteration, skip, top, whole, flops_per_iteration, costs, unprofiled_ns)

@@ -10,12 +10,16 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import resource
 import sys
 from contextlib import suppress
+
+from traceview.errors import TraceviewError
 
 M_ARENA_MAX, M_MMAP_MAX, M_TRIM_THRESHOLD = -8, -4, -1  # malloc.h
 TRIM_THRESHOLD_BYTES = 64 << 20
 MAX_POLARS_THREADS = 4
+MIN_OPEN_FILES = 64  # systems allow 256 or more; analyze opens 10, and each worker of fleet 4
 # The path of `python -c` begins with "", the working folder; without it under -P, -I and PYTHONSAFEPATH.
 NO_WORKING_FOLDER = "import sys; sys.path[:1] == [''] and sys.path.pop(0); "
 
@@ -45,6 +49,19 @@ def limit_memory_and_threads() -> None:
         mallopt(M_ARENA_MAX, 1)
         mallopt(M_MMAP_MAX, 0)
         mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES)
+
+
+def require_open_files() -> None:
+    """Raise the limit on open files to MIN_OPEN_FILES. Raises TraceviewError if it cannot be raised.
+
+    Libraries panic, with a page of text each, where they cannot open another file.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= MIN_OPEN_FILES:
+        return
+    if hard != resource.RLIM_INFINITY and hard < MIN_OPEN_FILES:
+        raise TraceviewError(f"at most {hard} files may be open at once, too few; allow more: ulimit -n 1024")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (MIN_OPEN_FILES, hard))
 
 
 def return_freed_memory() -> None:

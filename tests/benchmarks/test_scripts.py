@@ -14,23 +14,22 @@ from tests.captures import ROOT, sample
 BENCHMARKS = ROOT / "benchmarks"
 # Arguments, in which `{report}` is a small capture and `{folder}` an empty one, and a text that the output has.
 RUNS = {
-    "export.py": ("{report} 1", "parquet"),
-    "fleet_scale.py": ("--sizes 2 --only local", "local"),
+    "growth.py": ("--groups 2 --times 1", "2 ranges"),
+    "memory.py": ("--report {report} --ranks 2", "2 ranks merged"),
     "measured.py": ("{folder}/result.json 60 true", ""),
     "plain_scan.py": ("{report}", "rows"),
     "plain_truth.py": ("{report}", "Truth("),
     "repeat_capture.py": ("{report} 2 {folder}/twice.sqlite", ""),
     "run": ("--report {report} --rounds 1 --stages --nsys=", "to page"),
-    "start_calls": ("{report}", "traceview"),
     "unprofiled_pairs.py": ("{folder}", "0 of 0 hits, 0 in the range"),
     "whatif_pairs.py": ("{report} {report} pin,prefetch", "pin"),
+    "whatif_ranges.py": ("", "inside"),
 }
 NOT_RUN = {
     "ask_agent.py": "asks an agent",
     "calibrate.py": "needs a GPU and nsys",
     "compare_tools": "takes a minute; tests/benchmarks/test_compare_tools.py calls its parts",
     "leak_check.py": "trains for minutes, with torch",
-    "stages.py": "is run by `run --stages`",
     "timeline": "needs a browser",
     "tool_questions.py": "is a part of compare_tools",
 }

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import pytest
 
-from traceview.cli.process import SIGNAL_EXIT_CODES, main
+from traceview.__main__ import SIGNAL_EXIT_CODES, main
 
 # The program for `python -c`; a shell's background jobs ignore Ctrl-C.
 HEARS_CTRL_C = (
-    "import signal as s; s.signal(s.SIGINT, s.default_int_handler); from traceview.cli.process import run; run()"
+    "import signal as s; s.signal(s.SIGINT, s.default_int_handler); from traceview.__main__ import run; run()"
 )
 
 

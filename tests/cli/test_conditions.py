@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from tests.captures import analyzed, change, sample
 from tests.ranks.reports import merged, ranks_of
 from tests.report.made_analysis import bare_analysis
-from traceview.cli.conditions import OPERATORS, REPLACED, SHORT_NAMES, check_results, conditions_of
+from traceview.cli import removed
+from traceview.cli.conditions import OPERATORS, SHORT_NAMES, check_results, conditions_of
 from traceview.comparison import compare
 from traceview.errors import RequestError
 from traceview.model.units import exact_duration
@@ -134,6 +135,15 @@ def test_conditions_on_a_fleet_name_the_worst_rank() -> None:
     assert not checks("fleet", "stragglers > 0")[0]
 
 
+@pytest.mark.parametrize("path", ["host.sync.count", "host.sync.calls", "host.implicit_sync.calls[].cost_ns"])
+def test_calls_that_were_not_recorded_are_not_zero(tmp_path: Path, path: str) -> None:
+    report = Path(shutil.copyfile(sample("dual.sqlite"), tmp_path / "dual.sqlite"))
+    change(report, "DROP TABLE CUPTI_ACTIVITY_KIND_RUNTIME")
+    document = of_analysis(analyze(report))
+    assert document["host"]["sync"]["calls"] == []
+    refused("analyze", f"{path} > 0", "was not measured: The capture has no CUDA API calls", document)
+
+
 @pytest.mark.parametrize("command", SHORT_NAMES)
 def test_every_short_name_has_a_figure(command: str) -> None:
     for name, quantity in SHORT_NAMES[command].items():
@@ -179,7 +189,7 @@ def test_former_quantities_name_the_new_path(command: str, text: str, new: str) 
 
 def test_every_pattern_of_a_former_quantity_is_tested() -> None:
     marks = test_former_quantities_name_the_new_path.pytestmark[0]  # type: ignore[attr-defined]
-    for command, patterns in REPLACED.items():
+    for command, patterns in removed("quantities").items():
         names = [re.split(r"[ :]", text)[0] for owner, text, _ in marks.args[1] if owner == command]
         assert all(any(re.fullmatch(pattern, name) for name in names) for pattern in patterns), command
 

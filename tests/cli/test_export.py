@@ -115,7 +115,7 @@ from traceview.captures.export import {module}
 def fail(*_):
     raise {error}
 {module}.{function} = fail
-from traceview.cli.process import main
+from traceview.__main__ import main
 sys.argv = ["traceview", "export", *sys.argv[1:]]
 main()
 """

@@ -17,7 +17,7 @@ from tests.cli.command import Command, in_a_process
 from tests.cli.test_record import stand_in
 from traceview.report.screen import width
 
-START = "import sys; from traceview.cli.process import run; run()"
+START = "import sys; from traceview.__main__ import run; run()"
 MEANWHILE = """
 import os, pathlib, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
@@ -25,7 +25,7 @@ def interrupted(part, target):
     os.kill(os.getpid(), signal.{signal})
     time.sleep(60)
 pathlib.Path.replace = interrupted
-from traceview.cli.process import main
+from traceview.__main__ import main
 main()
 """
 
@@ -36,7 +36,7 @@ def test_help_imports_no_heavy_package(arguments: list[str]) -> None:
         "import atexit, sys\n"
         "heavy = {'polars', 'numpy', 'sqlite3'}\n"
         "atexit.register(lambda: print('HEAVY', sorted(heavy & set(sys.modules))))\n"
-        "from traceview.cli.process import main; main()"
+        "from traceview.__main__ import main; main()"
     )
     code, out, err = in_a_process(script, *arguments)
     assert (code, err) == (0, "")
@@ -79,7 +79,7 @@ def test_capture_in_place_of_a_command(traceview: Command) -> None:
 
 HIDDEN = """
 import os, pathlib, signal, sys, threading, time
-from traceview.cli.process import run
+from traceview.__main__ import run
 signal.signal(signal.SIGINT, signal.default_int_handler)
 def interrupted(part, target):
     {how}
@@ -221,7 +221,7 @@ def test_public_names() -> None:
         _ = package.nothing  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("columns", "most"), [("80", 80), ("120", 120), ("40", 80), ("many", 100)])
+@pytest.mark.parametrize(("columns", "most"), [("80", 80), ("120", 120), ("60", 60), ("20", 40), ("many", 100)])
 def test_piped_output_obeys_columns(
     traceview: Command, report: Path, monkeypatch: pytest.MonkeyPatch, columns: str, most: int
 ) -> None:

@@ -17,7 +17,7 @@ RUN = """
 import sys
 from traceview.cli import outputs
 outputs.FIRST_DRAWN_S, outputs.REDRAWN_S = float(sys.argv.pop(1)), 0.01
-from traceview.cli.process import run
+from traceview.__main__ import run
 run()
 """
 

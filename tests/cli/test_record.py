@@ -140,8 +140,8 @@ def test_analyzes_what_it_recorded(tmp_path: Path, traceview: Command, monkeypat
     assert "\n1. " in done.out
     assert "the program ended with exit code 3" in done.err
     assert (tmp_path / "log").read_text().split() == [
-        *("profile", "--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none"),
-        *("--python-sampling=true", "--python-sampling-frequency=1000"),
+        *("profile", "--trace=cuda,nvtx", "--python-sampling=true", "--python-sampling-frequency=1000"),
+        *("--sample=none", "--cpuctxsw=none"),
         *("--gpu-metrics-device=all", "--delay=2"),
         *("--force-overwrite=false", "--output=report", "sh", "-c", "exit", "3"),
     ]

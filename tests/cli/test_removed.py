@@ -9,7 +9,8 @@ import pytest
 from tests.captures import sample
 from tests.cli.command import Command
 from traceview import cli
-from traceview.cli.removed import COMMANDS, OPTIONS
+
+COMMANDS, OPTIONS = cli.removed("commands"), cli.removed("options")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -19,11 +20,10 @@ def test_removed_command(traceview: Command, name: str) -> None:
     assert (code, out, err) == (2, "", f"traceview: error: `traceview {name}` is gone: {COMMANDS[name]}\n")
 
 
-@pytest.mark.parametrize(("command", "option"), OPTIONS)
-def test_removed_option(traceview: Command, command: str, option: str) -> None:
-    code, out, err = traceview(command, *option.split())
-    instead = OPTIONS[command, option]
-    assert (code, out, err) == (2, "", f"traceview: error: `traceview {command} {option}` is gone: {instead}\n")
+@pytest.mark.parametrize("option", OPTIONS)
+def test_removed_option(traceview: Command, option: str) -> None:
+    code, out, err = traceview(*option.split())
+    assert (code, out, err) == (2, "", f"traceview: error: `traceview {option}` is gone: {OPTIONS[option]}\n")
 
 
 @pytest.mark.parametrize(

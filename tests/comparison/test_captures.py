@@ -78,6 +78,8 @@ def test_swapping_negates_every_difference(pair: tuple[str, str]) -> None:
         assert change.low is not None and change.high is not None
         assert change.difference == -other.difference
         assert (change.low, change.high) == (-(other.high or 0), -(other.low or 0))
+    assert forth.ratio_low is not None and back.ratio_high is not None
+    assert forth.ratio_low == pytest.approx(1 / back.ratio_high)
     assert {forth.verdict, back.verdict} in ({"faster", "slower"}, {"noise"})
     status = {"appeared": "vanished", "vanished": "appeared"}
     turned = {identity(kernel): status.get(kernel.status, kernel.status) for kernel in back.kernels}

@@ -102,3 +102,15 @@ def test_median_is_rounded_down(values: Times) -> None:
     ordered = sorted(values.tolist())
     low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
     assert change.median(values) == low + (high - low) // 2
+
+
+@settings(max_examples=30)
+@given(TIMES, TIMES)
+def test_swapping_turns_the_interval_of_the_ratio_round(before: Times, after: Times) -> None:
+    """Below five values there is none. The means have as many ns as an iteration."""
+    old, new = (change.Series(values + 10**6, 1) for values in (before, after))
+    forth, back = change.ratio_interval(old, new), change.ratio_interval(new, old)
+    assert (forth is None) == (back is None) == (min(len(before), len(after)) < change.MIN_PERIODS)
+    if forth is not None and back is not None:
+        assert forth == pytest.approx((1 / back[1], 1 / back[0]))
+        assert forth[0] <= new.mean / old.mean <= forth[1]

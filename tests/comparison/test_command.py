@@ -35,7 +35,7 @@ def test_fail_on_regression(traceview: Command) -> None:
     assert code == 1 and "Slower" in out
     assert err == (
         "traceview: --fail-on-regression: serial.sqlite is slower: an iteration took 13.6 ms, now 30.1 ms, "
-        "+120.5% (95% interval +103.4% to +141.2%)\n"
+        "+120.5% (95% interval +98.4% to +150.3%)\n"
     )
     assert traceview("compare", SERIAL, DUAL, "--fail-on-regression", "-q") == (0, "", "")
 

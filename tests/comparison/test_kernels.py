@@ -6,6 +6,7 @@ import sqlite3
 from collections import defaultdict
 from contextlib import closing
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -97,11 +98,12 @@ def test_figures_match_sql() -> None:
     assert isinstance(iterations, Iterations)
     edges = [row.start_ns for row in iterations.per_iteration if not row.skipped]
     edges.append(edges[0] + iterations.counted * iterations.time_ns)
+    kind = cache(kernel_kind)  # a name occurs in hundreds of rows
     sums: dict[object, list[list[int]]] = defaultdict(lambda: [[0] * (len(edges) - 1), [0] * (len(edges) - 1)])
     for name, full, *sizes, start, end in rows:
         place = int(np.searchsorted(edges, start, side="right")) - 1
         if 0 <= place < len(edges) - 1:
-            count, time = sums[name, kernel_kind(name, full).label, tuple(sizes[:3]), tuple(sizes[3:])]
+            count, time = sums[name, kind(name, full).label, tuple(sizes[:3]), tuple(sizes[3:])]
             count[place] += 1
             time[place] += end - start
     shared = [kernel for kernel in against.kernels if kernel.grid is not None]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.fuzz.corpus import Corpus
 from tests.fuzz.damage import damaged
-from tests.fuzz.ended import Way
+from tests.fuzz.ended import PLACES, Way
 from tests.fuzz.forms import Given, hand_over
 from tests.fuzz.structure import changed
 
@@ -23,6 +23,8 @@ COMMANDS = ("analyze",) * 8 + ("page",) * 3 + ("options",) * 3 + ("info", "compa
 COMMANDS += ("whatif", "export")
 # The share of each kind of input in the cases.
 KINDS = {"sqlite": 36, "gz": 3, "xz": 3, "zst": 3, "parquet": 7, "arrow": 7, "profiler": 16, "fleet": 10}
+KINDS |= {"twin": 6, "place": 1}
+LONGEST = f"{'n' * 248}.sqlite"  # bytes of a name in a file system of Linux
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ def make(seed: int, corpus: Corpus, folder: Path) -> Case:
     kind = chance.choices(list(KINDS), list(KINDS.values()))[0]
     if kind == "fleet":
         return _fleet(seed, corpus, folder, chance)
+    if kind in ("twin", "place"):
+        return _intact(seed, kind, corpus, folder, chance)
     report = folder / chance.choice(NAMES)
     given, story = report_case(kind, report, corpus.exports, corpus, chance)
     command = chance.choice(COMMANDS)
@@ -85,6 +89,16 @@ def report_case(
     if kind == "sqlite":
         return Given(report, "sqlite", report if sound else None), story
     return hand_over(report, kind, corpus, chance), story
+
+
+def _intact(seed: int, kind: str, corpus: Corpus, folder: Path, chance: random.Random) -> Case:
+    """Return a case of an intact report: with twins that have its figures, or in an odd place."""
+    base = chance.choice((*corpus.exports, *corpus.profiler) if kind == "twin" else corpus.exports)
+    way = chance.choice(tuple(PLACES)) if kind == "place" else "sqlite"
+    report, json = folder / (LONGEST if way == "apart" else base.name), folder / "out.json"
+    report.write_bytes(base.read_bytes())
+    arguments = ("analyze", str(report), "--json", str(json), "--no-html")
+    return Case(seed, kind, "analyze", arguments, (report,), (json,), way=way, story=f"{base.name} {kind} {way}")
 
 
 def _fleet(seed: int, corpus: Corpus, folder: Path, chance: random.Random) -> Case:

@@ -22,7 +22,7 @@ def pieces(data: bytes) -> None:
     cutter = Pieces(BytesIO(data[1:]), 1 + data[0]) if data else Pieces(BytesIO(b""))
     try:
         result = [_strict(item) for piece in cutter for item in piece.split(bytes([SEPARATOR]))]
-        rest = _strict(cutter.document)
+        rest = _strict(cutter.before + cutter.after)
     except (NotJsonError, ValueError, RecursionError):
         return
     try:

@@ -146,8 +146,65 @@ def forget_names(connection: sqlite3.Connection, chance: random.Random) -> None:
     connection.execute("DELETE FROM StringIds WHERE value LIKE ?", (some,))
 
 
+def _work_table(connection: sqlite3.Connection, chance: random.Random) -> str:
+    return chance.choice(sorted(set(GPU_TABLES) & set(tables(connection))))
+
+
+def lengthen_work(connection: sqlite3.Connection, chance: random.Random) -> None:
+    """Let GPU work end up to an hour after the next of its stream begins."""
+    table, every = _work_table(connection, chance), chance.choice((3, 50, 700))
+    ns = chance.choice((99_000, 101_000, 10**6, 6 * 10**7, 3_400_000_000, 36 * 10**11))
+    connection.execute(f'UPDATE "{table}" SET "end" = "end" + {ns} WHERE rowid % {every} = 1')
+
+
+def double_work(connection: sqlite3.Connection, chance: random.Random) -> None:
+    """Write GPU work twice."""
+    table = _work_table(connection, chance)
+    connection.execute(f'INSERT INTO "{table}" SELECT * FROM "{table}" WHERE rowid % {chance.choice((1, 5, 90))} = 0')
+
+
+def lose_work(connection: sqlite3.Connection, chance: random.Random) -> None:
+    """Delete the GPU work of a stretch, or of a part of the launches."""
+    first, last = connection.execute(f'SELECT min(start), max("end") FROM {GPU_TABLES[0]}').fetchone()
+    begin = first + (last - first) * chance.choice((0, 1, 3, 6)) // 10
+    end = begin + (last - first) * chance.choice((1, 4, 10)) // 10
+    some = chance.choice(("1", "1", "rowid % 3 = 0"))
+    for table in set(GPU_TABLES) & set(tables(connection)):
+        connection.execute(f'DELETE FROM "{table}" WHERE start BETWEEN {begin} AND {end} AND {some}')
+
+
+def fail_calls(connection: sqlite3.Connection, chance: random.Random) -> None:
+    """Let calls return an error."""
+    error, every = chance.choice((2, 209, 700, 719, 600, 4)), chance.choice((1, 40, 1000))
+    connection.execute(f"UPDATE {EVENT}RUNTIME SET returnValue = {error} WHERE rowid % {every} = 0")
+
+
+def number_table(connection: sqlite3.Connection, chance: random.Random) -> None:
+    """Give a table the name that another version of nsys may give it."""
+    table = chance.choice(tables(connection))
+    connection.execute(f'ALTER TABLE "{table}" RENAME TO "{table}_V{chance.choice((2, 3, 11))}"')
+
+
+def slow_down(connection: sqlite3.Connection, chance: random.Random) -> None:
+    """Let everything take longer, or shorter, from a moment on."""
+    first, last = connection.execute(f'SELECT min(start), max("end") FROM {EVENT}RUNTIME').fetchone()
+    moment, percent = first + (last - first) * chance.choice((1, 3, 5, 8)) // 10, chance.choice((50, 90, 120, 200))
+    for table in {*GPU_TABLES, f"{EVENT}RUNTIME", "NVTX_EVENTS"} & set(tables(connection)):
+        for column in ("start", '"end"'):
+            later = f"{moment} + ({column} - {moment}) * {percent} / 100"
+            connection.execute(f'UPDATE "{table}" SET {column} = {later} WHERE {column} > {moment}')
+
+
+def add_adapter(connection: sqlite3.Connection, chance: random.Random) -> None:
+    """List a display adapter without SMs among the GPUs, before or after them."""
+    place, sms = chance.choice((-1, 99)), chance.choice((0, None))
+    query = "INSERT INTO TARGET_INFO_GPU (rowid, vmId, id, name, cuDevice, smCount) VALUES (?, 0, ?, ?, NULL, ?)"
+    connection.execute(query, (place, place, "Microsoft Basic Render Driver", sms))
+
+
 CHANGES: Sequence[Change] = (
     move_clock, forget_names,
+    lengthen_work, double_work, lose_work, lose_work, fail_calls, number_table, slow_down, add_adapter,
     drop_table, empty_table, drop_column, add_column, set_values, set_values, set_values, set_values, shift_values,
     shift_values, shift_values, duplicate_rows, delete_rows, delete_rows, retype_table, add_things,
 )  # fmt: skip

@@ -60,13 +60,37 @@ def _more_idle(result: dict[str, Any]) -> None:
     result["devices"][0]["steady"]["causes"]["host"] += 1
 
 
+def _unstated_cut(result: dict[str, Any]) -> None:
+    result["report"]["trust"]["cut"] = 3
+
+
+def _unstated_loss(result: dict[str, Any]) -> None:
+    result["report"]["trust"]["lost_fraction"] = 0.5
+
+
+def _unstated_failure(result: dict[str, Any]) -> None:
+    result["report"]["trust"]["failed"] = "1 launch failed (cudaLaunchKernel: out of memory)"
+
+
+def _unnamed_table(result: dict[str, Any]) -> None:
+    result["report"]["trust"]["unread_tables"] = ["NVTX_EVENTS_V2"]
+
+
+def _claimed_hole(result: dict[str, Any]) -> None:
+    start, end = result["devices"][0]["steady"]["window_ns"]
+    result["report"]["trust"]["holes"] = [{"start_ns": start, "end_ns": end - 1}]
+
+
 def _reversed(result: dict[str, Any]) -> None:
     result["findings"].reverse()
 
 
 @pytest.mark.parametrize(
     "damage",
-    [_costlier_wait, _costlier_iteration, _lost_twice, _wrong_severity, _steady_outside, _more_idle, _reversed],
+    [
+        *(_costlier_wait, _costlier_iteration, _lost_twice, _wrong_severity, _steady_outside, _more_idle, _reversed),
+        *(_unstated_cut, _unstated_loss, _unstated_failure, _unnamed_table, _claimed_hole),
+    ],
 )
 def test_violations_are_noticed(damage: Callable[[dict[str, Any]], None]) -> None:
     result = json.loads(to_json(analyzed(sample("serial.sqlite"))))

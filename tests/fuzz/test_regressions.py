@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from tests.oracle import figures
 from tests.oracle.differences import differences
 from tests.pages import inputs_of
 from traceview.comparison import compare
-from traceview.errors import ReportError, RequestError
+from traceview.errors import RequestError
 from traceview.pipeline import analyze
 from traceview.read.kineto.pieces import NotJsonError, Pieces
 from traceview.replay.prediction import predict
@@ -131,8 +130,10 @@ def test_text_after_the_last_event(tmp_path: Path, hidden: str) -> None:
     path.write_text(f'{{"schemaVersion": 1, "traceEvents": [{event}, {event} ]}}')
     assert analyze(path).devices[0].kernel_count == 2
     path.write_text(f'{{"schemaVersion": 1, "traceEvents": [{event}, {event} {hidden}]}}')
-    with pytest.raises(ReportError, match=re.escape("trace.json: ")):
-        analyze(path)
+    read = analyze(path)
+    assert read.devices[0].kernel_count == (2 if hidden == ",," else 1)
+    said = ("not valid JSON", "last whole event")
+    assert [note for note in read.notes if any(words in note.text for words in said)] or hidden == ",,"
 
 
 def test_trace_without_braces_outside_texts() -> None:
@@ -141,13 +142,11 @@ def test_trace_without_braces_outside_texts() -> None:
 
 
 def test_predicted_time_is_never_negative(tmp_path: Path) -> None:
-    """Graphs that end at one time have a large replay error; the lower bound became negative. No model fits them."""
+    """Graphs that end at one time had a large replay error and a negative lower bound; now they are cut."""
     (tmp_path / "report").mkdir()
     report = corpus.thinned("cudagraph", 1, tmp_path / "report" / "report.sqlite")
     change(report, f'UPDATE CUPTI_ACTIVITY_KIND_GRAPH_TRACE SET "end" = {(1 << 31) - 1}')
-    assert judged(report, "whatif") == (2, [])
-    with pytest.raises(RequestError, match="its iterations differ too much"):
-        predict(analyze(report), ["sync"])
+    assert judged(report, "whatif") == (0, [])
 
 
 def test_page_of_threads_without_calls(tmp_path: Path) -> None:

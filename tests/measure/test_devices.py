@@ -13,7 +13,7 @@ from tests.captures import analyzed, sample
 from tests.made_trace import made_trace
 from traceview import analyze
 from traceview.measure.activity import Activity, device_activity
-from traceview.measure.devices import measure_device, with_steady_part
+from traceview.measure.devices import measure_device
 from traceview.measure.gaps import ThreadStates
 from traceview.measure.nvtx import project_operations
 from traceview.measure.places import Places, locate_operations
@@ -65,7 +65,7 @@ def figures(use: DeviceFigures) -> list[object]:
 @given(operations, calls, windows)
 def test_part_equals_a_narrowed_analysis(work, api, window) -> None:
     trace = made_trace([(*span, *rest) for span, *rest in work], [(*span, *rest) for span, *rest in api])
-    threads, whole, use = of_device(trace)
+    threads, whole, _ = of_device(trace)
     window = Window(max(window.start, whole.window.start), min(window.end, whole.window.end))
     narrowed = device_activity(trace.with_window(window), 0)
     if window.length <= 0 or window == whole.window:
@@ -81,12 +81,12 @@ def test_part_equals_a_narrowed_analysis(work, api, window) -> None:
     for name in ("busy", "compute", "communication"):
         assert np.array_equal(getattr(part, name), getattr(narrowed, name)), name
     _, _, expected = of_device(trace.with_window(window))
-    steady = with_steady_part(trace, threads, use, part, places_of(trace)).steady
-    assert figures(steady) == figures(expected)
-    view = steady_use(trace, with_steady_part(trace, threads, use, part, places_of(trace)), part).streams
-    gaps = {"gap_count": 0, "gap_ns": 0, "causes": {}}
-    sizes = {row.stream: row.bytes for row in view}  # of the window
-    assert view == tuple(replace(row, **gaps, bytes=sizes[row.stream]) for row in expected.streams)
+    use = measure_device(trace, threads, whole, places_of(trace), window)
+    assert figures(use.steady) == figures(expected)
+    view = steady_use(trace, use, part).streams
+    gaps = {"gap_count": 0, "gap_ns": 0}
+    of_window = {row.stream: {"bytes": row.bytes, "purpose": row.purpose} for row in view}
+    assert view == tuple(replace(row, **gaps, **of_window[row.stream]) for row in expected.streams)
 
 
 @pytest.mark.parametrize("name", ["ddp2.sqlite", "cudagraph.sqlite", "serial.sqlite"])

@@ -7,17 +7,31 @@ from itertools import pairwise
 from typing import Any
 
 import polars as pl
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.captures import sample
 from tests.made_trace import made_trace
 from tests.measure.gaps.test_causes import touches, traces
+from traceview.measure import sync
 from traceview.measure.activity import Activity, device_activity
 from traceview.measure.sync import _scale_exactly, measure_host
 from traceview.model.analysis import HostUse
 from traceview.model.trace import Trace, Window
+from traceview.pipeline import open_trace
 
 FIGURES = ("blocked", "waited", "starved", "idle_in_wait", "refill", "cost")
+
+
+def test_names_of_calls_beyond_the_limit_are_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = open_trace(sample("torch_profiler/serial.json.gz"))
+    every = measure_host(trace, ()).sync
+    monkeypatch.setattr(sync, "MAX_NAMES", 1)
+    first, rest = measure_host(trace, ()).sync.calls
+    others = every.calls[1:]
+    assert first == every.calls[0] and rest.api == f"({len(others)} other calls)"
+    assert (rest.count, rest.blocked_ns) == (sum(row.count for row in others), sum(row.blocked_ns for row in others))
 
 
 @st.composite

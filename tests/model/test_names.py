@@ -1,10 +1,10 @@
-"""Names that mean that data are loaded, by words."""
+"""Names that mean that data are loaded, by words, and names in titles."""
 
 from __future__ import annotations
 
 import pytest
 
-from traceview.model.names import loading_words
+from traceview.model.names import loading_words, title_name, with_title_names
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,17 @@ def test_loading(name: str) -> None:
 )
 def test_other_words(name: str) -> None:
     assert loading_words(name) == ""
+
+
+def test_names_in_titles_have_at_most_40_letters() -> None:
+    long = "cutlass_tensorop_bf16_s16816fprop_optimized_bf16_256x64_32x4_nhwc_align8"
+    assert title_name("relu") == "relu"
+    assert title_name(long) == "cutlass_tensorop_bf16_s168…4_nhwc_align8"
+    assert (
+        title_name("Cijk_Alik_Bljk_BBS_BH_" + "AFC1_" * 90 + "MT128x256x32_SN") == "Cijk_Alik_Bljk_BBS_BH MT128x256x32"
+    )
+    text = f"The GPU waits 2 ms for the host in `{'range of words ' * 3}`, and {long} takes 3 ms of the time of `a`"
+    assert with_title_names(text) == (
+        "The GPU waits 2 ms for the host in `range of words range of wo…nge of words `, and "
+        "cutlass_tensorop_bf16_s168…4_nhwc_align8 takes 3 ms of the time of `a`"
+    )

@@ -52,6 +52,24 @@ def test_dropped_events(tmp_path: Path) -> None:
     assert few.affects == ()
 
 
+def test_work_that_fails_is_not_dropped_by_the_profiler(tmp_path: Path) -> None:
+    """nsys counts a failed launch as a dropped event. A note says that a call of the process failed."""
+    failed = [RESULTS, "UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET returnValue = 701 WHERE correlationId = 9"]
+    dropped = [*failed, *said("Number of incomplete CUPTI events dropped: 1")]
+    assert ids(info(tmp_path, dropped, **launches(9, 8))) == ["failed_calls"]
+    calls, lost = info(tmp_path, failed, **launches(9, 0)).health
+    assert (lost.id, calls.id) == ("lost_launches", "failed_calls")
+    assert lost.text.endswith("a call of the process failed, and work that fails has no record")
+
+
+def test_work_of_one_process_is_lost(tmp_path: Path) -> None:
+    """That of another is there, so that the profiler got events from the GPU."""
+    one = launches(9, 9)
+    other = [Call(100 * at, 100 * at + 9, correlation=at + 1, process=20, thread=21) for at in range(9)]
+    (note,) = info(tmp_path, api=[*one["api"], *other], kernels=one["kernels"]).health  # type: ignore[misc]
+    assert "9 of 9 kernel launches of process 20" in note.text and "WSL2" not in note.text
+
+
 def test_texts_of_good_captures_prove_nothing(tmp_path: Path) -> None:
     report = info(
         tmp_path,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from urllib.parse import quote
@@ -35,6 +37,7 @@ class Operation:
     context: int
     stream: int
     correlation: int
+    name: str = ""
     launch: Call | None = None
 
 
@@ -141,11 +144,18 @@ class Export:
                         row["start"], row["end"], table, order * 10**9 + number, cls, kind, memory,
                         size_of(row.get("bytes")), process_of(row["globalPid"]), row["deviceId"] or 0,
                         row["contextId"] or 0, row["streamId"] or 0, correlation_of(row["correlationId"]),
+                        self._name(table, row),
                     )
                 )  # fmt: skip
         launched = {(one.process, one.correlation) for one in found if one.table == "kernel" and one.correlation}
         found = [one for one in found if one.table != "graph" or (one.process, one.correlation) not in launched]
-        return sorted(found, key=lambda one: (one.start, one.end, one.row))
+        return mended(sorted(found, key=lambda one: (one.start, one.end, one.row)))
+
+    def _name(self, table: str, row: dict[str, object]) -> str:
+        """Return what tells work from other work of its table: a kernel's name, a graph's id, a copy's kind."""
+        if table == "kernel":
+            return self.strings.get(row["shortName"]) or "(unnamed)"
+        return f"{table} {row.get('graphId')}" if table == "graph" else f"{table} {KINDS.get(row.get('copyKind'))}"
 
     def _classify(self, table: str, row: dict[str, object]) -> tuple[str, str | None, str | None]:
         if table == "kernel":
@@ -260,6 +270,34 @@ class Export:
                 key = next(iter(uuids.values()), "single")
             groups.setdefault(key, []).append(pair)
         return list(groups.values())
+
+
+def mended(ordered: list[Operation]) -> list[Operation]:
+    """Return work without rows that are there twice; work that reaches 100 us into the next of its stream ends there.
+
+    That does not hold for migrations, nor for work of one launch if half of the work with its name overlaps so.
+    """
+    kept: dict[object, Operation] = {}
+    for one in ordered:
+        place = one.process, one.device, one.context, one.stream
+        key = (one.table, place, one.start, one.end, one.correlation, one.name, one.size)
+        kept.setdefault(key if one.correlation else one.row, one)
+    streams: dict[object, list[Operation]] = {}
+    for one in kept.values():
+        streams.setdefault((one.process, one.device, one.context, one.stream), []).append(one)
+    late = [
+        (one, after)
+        for work in streams.values()
+        for one, after in pairwise(work)
+        if one.end - after.start > 100_000 and not any((each.kind or "").startswith("um_") for each in (one, after))
+    ]
+    siblings = Counter(one.name for one, after in late if one.correlation and one.correlation == after.correlation)
+    every = Counter(one.name for one in kept.values())
+    for one, after in late:
+        is_sibling = one.correlation and one.correlation == after.correlation
+        if not (is_sibling and 2 * siblings[one.name] >= every[one.name]):
+            one.end = after.start
+    return sorted(kept.values(), key=lambda one: (one.start, one.end))
 
 
 def role_of(name: str) -> tuple[str, bool]:

@@ -72,11 +72,10 @@ def device(
             {"kind": kind, "memory": memory, "count": len(chosen), "bytes": sum(one.size for one in chosen)}
             | overlap(spans(chosen), compute)
         )
-    classes = {"compute": compute, "communication": communication, "busy": busy}
     streams = []
     for key in sorted({(one.process, one.context, one.stream) for one in here}):
         members = [one for one in work if (one.process, one.context, one.stream) == key]
-        streams.append(stream(causes, key, members, window, classes))
+        streams.append(stream(key, members, window))
     return {
         "process_ids": sorted(process for process, _ in group),
         "window_ns": list(bounds),
@@ -97,13 +96,7 @@ def overlap(of: list[Span], compute: list[Span]) -> dict[str, int]:
     return {"busy_ns": length(of), "overlapped_ns": hidden, "exposed_ns": length(of) - hidden}
 
 
-def stream(
-    causes: Causes,
-    key: tuple[int, int, int],
-    members: list[Operation],
-    window: Window,
-    classes: dict[str, list[Span]],
-) -> dict[str, object]:
+def stream(key: tuple[int, int, int], members: list[Operation], window: Window) -> dict[str, object]:
     here = [one for one in members if touches(one.start, one.end, window)]
     own = [clipped(one.start, one.end, window) for one in here]
     bounds = (min(start for start, _ in own), max(end for _, end in own))
@@ -114,5 +107,5 @@ def stream(
         "kernel_count": sum(one.table == "kernel" for one in here),
         "copy_count": sum(one.cls == "copy" for one in here),
         "busy_ns": length(union(own)),
-        **stream_gaps(causes, union(own), bounds, classes, members),
+        **stream_gaps(union(own), bounds),
     }

@@ -8,6 +8,7 @@ from tests.oracle.export import Call, Export, Operation
 from tests.oracle.spans import Span, free, inside, length, union, without
 
 CAUSES = ("profiler", "queued", "launch", "sync", "blocking_copy", "memory", "api", "host", "unknown")
+LOCK = 1_000_000  # ns
 ROLES = ("sync", "blocking_copy", "memory", "api")
 
 
@@ -18,18 +19,23 @@ class Causes:
         for call in export.calls:
             calls.setdefault((call.thread, call.role), []).append((call.start, call.end))
         self.calls = {key: union(spans) for key, spans in calls.items()}
+        self.long_memory = [call for call in export.calls if call.role == "memory" and call.end - call.start >= LOCK]
 
     def of(self, piece: Span, launch: Call | None) -> dict[str, int]:
         """Split one idle piece whose ending operation was launched by `launch`."""
         found = dict.fromkeys(CAUSES, 0)
         found["profiler"] = length(inside(self.overhead, *piece))
-        rest = free(self.overhead, *piece)
+        rest, lock_ns = free(self.overhead, *piece), 0
         if launch is None:
             found["unknown"] = length(rest)
             return found
         for start, end in rest:
             found["queued"] += max(0, end - max(start, launch.end))
-            found["launch"] += max(0, min(end, launch.end) - max(start, launch.start))
+            if start < launch.end and end > launch.start:
+                inside_call = (max(start, launch.start), min(end, launch.end))
+                locked = length(inside(self.locked(launch), *inside_call))
+                found["launch"] += inside_call[1] - inside_call[0] - locked
+                lock_ns += locked
         before = [(start, min(end, launch.start)) for start, end in rest if start < launch.start]
         for role in ROLES:
             spans = self.calls.get((launch.thread, role), [])
@@ -37,7 +43,13 @@ class Causes:
             found[role] = length(held)
             before = without(before, held)
         found["host"] = length(before)
+        found["memory"] += lock_ns
         return found
+
+    def locked(self, launch: Call) -> list[Span]:
+        """When other threads of the launch's process are in long calls on memory."""
+        others = (call for call in self.long_memory if call.process == launch.process and call.thread != launch.thread)
+        return union([(call.start, call.end) for call in others])
 
 
 def ending(operations: list[Operation], starts: list[int], moment: int) -> Operation | None:
@@ -58,23 +70,6 @@ def device_gaps(causes: Causes, busy: list[Span], window: Span, operations: list
     return {"count": len(gaps), "total_ns": length(gaps), "causes": total}
 
 
-def stream_gaps(
-    causes: Causes, own: list[Span], window: Span, classes: dict[str, list[Span]], operations: list[Operation]
-) -> dict[str, object]:
-    """`classes` are unions of the whole device's compute, communication and of all its work ("busy")."""
-    some_length = [one for one in operations if one.end > one.start]
-    starts = [one.start for one in some_length]
+def stream_gaps(own: list[Span], window: Span) -> dict[str, object]:
     gaps = free(own, *window)
-    total = dict.fromkeys(("other_compute", "other_communication", "other_copy", *CAUSES), 0)
-    for gap in gaps:
-        compute = inside(classes["compute"], *gap)
-        communication = without(inside(classes["communication"], *gap), compute)
-        busy = inside(classes["busy"], *gap)
-        total["other_compute"] += length(compute)
-        total["other_communication"] += length(communication)
-        total["other_copy"] += length(busy) - length(compute) - length(communication)
-        last = ending(some_length, starts, gap[1])
-        for piece in free(busy, *gap):
-            for name, ns in causes.of(piece, last.launch if last else None).items():
-                total[name] += ns
-    return {"gap_count": len(gaps), "gap_ns": length(gaps), "causes": total}
+    return {"gap_count": len(gaps), "gap_ns": length(gaps)}

@@ -71,7 +71,9 @@ def syncs(export: Export, gpus: list[Gpu], window: Window) -> dict[str, object]:
             )
             for key, value in zip(SUMS, (1, ns, waited, ns - waited, *figures), strict=True):
                 row[key] += value
-    return {name: summed(rows) for name, rows in groups.items()}
+    return {
+        name: summed(rows) if calls else dict.fromkeys(summed(rows)) | {"calls": []} for name, rows in groups.items()
+    }
 
 
 def waits_of(export: Export, calls: list[Call], blocking: list[Call]) -> list[Wait]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import MISSING, fields
 
 import numpy as np
 import pytest
 
+from traceview.model.rows import SourceLine
 from traceview.pricing import describe
-from traceview.pricing.describe import ADVICE, MAKES_BATCHES, _advice
+from traceview.pricing.describe import ADVICE, MAKES_BATCHES, _advice, _names_who
 
 PLACES = {
     "fetch (torch/utils/data/_utils/fetch.py:54)": "The main process loads",
@@ -76,3 +78,21 @@ def test_short_gaps_count_if_they_have_much_of_the_time(monkeypatch: pytest.Monk
     assert len(few_long) == 10 and set(range(96, 101)) <= set(few_long.tolist())
     spread = describe._sample_gaps(idle)
     assert spread.tolist() == list(range(1, 101, 10))
+
+
+@pytest.mark.parametrize(
+    ("function", "file", "names"),
+    [
+        ("ijl_box_uint64", "libjulia-internal.so.1.12.6", False),
+        ("julia_ht_keyindex_19726", "mcKyc_0Hvui.so", False),
+        ("_init", "tacker", False),
+        ("cudart::doLazyInitContextState", "libcutlass.so", False),
+        ("c10::cuda::CUDACachingAllocator::Native::malloc", "libc10_cuda.so", False),
+        ("at::_ops::to_copy::call", "libtorch_cpu.so", True),
+        ("OriFFTKernel::initParams", "tacker", True),
+        ("update", "libcurl.so.4", True),
+    ],
+)
+def test_symbols_of_runtimes_are_no_place(function: str, file: str, names: bool) -> None:
+    figures = {each.name: 0 for each in fields(SourceLine) if each.default is MISSING}
+    assert _names_who(SourceLine(**(figures | {"function": function, "file": file}))) == names  # type: ignore[arg-type]

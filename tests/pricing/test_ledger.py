@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tests.made_trace import made_trace
 from traceview import intervals
 from traceview.intervals import Intervals, Times
-from traceview.measure.activity import device_activity
-from traceview.measure.overlap import Copies
+from traceview.measure.activity import Copies, device_activity
 from traceview.model.analysis import CAUSES, Gaps
 from traceview.model.trace import Window
 from traceview.pricing.accounts import exposed_work

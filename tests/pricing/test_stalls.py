@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.captures import analyzed, sample
+from tests.captures import analyzed, sample, shared
 from traceview.model.analysis import Iterations
 from traceview.model.findings import Place
 from traceview.pricing.describe import with_stall
@@ -26,10 +26,18 @@ def test_one_iteration_with_a_tenth_of_the_cost_is_named() -> None:
         evidence=(Place("a wait", start + 10, start + 62 * MS, cost_ns=62 * MS),),
     )
     found = with_stall(stalled, iterations)
-    assert found.title == f"{finding.title}; 62.0 ms of it in `iteration 7`"
+    assert found.title == f"{finding.title}; 62.0 ms in `iteration 7` alone"
     assert found.advice.startswith("`iteration 7` stalls: the 19 other iterations cost 2.00 ms each. ")
 
 
 def test_equal_iterations_are_no_stall() -> None:
     analysis = analyzed(sample("dual.sqlite"))
     assert not any("stalls" in finding.advice for finding in analysis.findings)
+
+
+def test_pause_between_two_loops_is_no_stall() -> None:
+    """Of 22.5 ms, which one pause takes, no iteration has any."""
+    analysis = analyzed(shared("public/dbms2.sqlite.xz"))
+    (wait,) = [finding for finding in analysis.findings if "between two loops" in finding.title]
+    assert (wait.id, wait.effect) == ("host_bound", "a shorter pause between the loops")
+    assert "`iteration 9`" not in wait.title

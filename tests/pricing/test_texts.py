@@ -15,7 +15,7 @@ from traceview.model.trace import KINDS as COPY_KINDS
 from traceview.pricing.speedups import FINDABLE, SPEEDUPS
 from traceview.pricing.texts import FOLDER, KINDS, PLACEHOLDER, FindingTexts, join_words, read_entry, texts_for
 from traceview.replay.changes import CHANGES
-from traceview.rules.slow_kernels import FINDINGS as OF_SPEEDUPS
+from traceview.rules.kernels import FINDINGS as OF_SPEEDUPS
 
 NEED_PYTORCH = {speedup.name for speedup in FINDABLE if speedup.programs} - {"bf16"}  # TF32 has texts for all
 NEED_TRAINING = {speedup.name for speedup in FINDABLE if speedup.programs == ("training",)}
@@ -57,10 +57,17 @@ def every_texts() -> Iterator[tuple[str, str, FindingTexts]]:
 EVERY = list(every_texts())
 
 
+def test_cases_with_another_remedy_have_its_effect() -> None:
+    """The effect of an entry describes what its change gives."""
+    for name, case, texts in EVERY:
+        if entry(name).get("change") and not texts["change"]:
+            assert texts["effect"] != entry(name)["effect"], (name, case)
+
+
 def test_entries_are_complete() -> None:
     assert {name for name, _, _ in EVERY} == set(NAMES)
     for name, case, texts in EVERY:
-        needed = ("title", "advice") if name in NOTES else ("title", "advice", "loss", "effect", "remedy")
+        needed = ("title", "advice") if name in NOTES else ("title", "advice", "loss", "remedy")
         assert all(texts[key] for key in needed), (name, case)
         assert texts["place"] or name in (*NOTES, *WITH_PLACES), (name, case)
         if name not in NOTES:

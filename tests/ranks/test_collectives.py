@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.captures import sample
-from tests.ranks.reports import merged
+from tests.ranks.reports import merged, ranks_of
 from traceview.model.fleet import Fleet
 from traceview.pipeline import open_trace
 
@@ -88,3 +88,11 @@ def test_matching_by_communicator_equals_matching_by_order(
 )
 def test_invalid_payloads_are_ignored(tmp_path: Path, column: str, value: bytes | str) -> None:
     assert open_trace(with_payloads(tmp_path, column, lambda _size: value)).sizes.calls.is_empty()
+
+
+def test_first_iterations_that_are_left_out_are_named() -> None:
+    """`analyze` counts 10 iterations, `fleet` 9."""
+    fleet = merged(ranks_of("slowgpu"))
+    assert {rank.iterations for rank in fleet.ranks} == {9}
+    words = "the first iteration of each rank, which `analyze` counts"
+    assert [note for note in fleet.notes if note.text.startswith(words)]

@@ -68,7 +68,7 @@ def test_output_equals_a_run_in_this_process(traceview: Command, runs: Path, tmp
     # Two processes give the same bytes as none.
     assert out.read_text(encoding="utf-8") == to_json(slow_host)
     page = runs / "fleet.overlap.html"
-    assert result.out == render_brief(slow_host, Screen(100)) + f"\nPage: {page}\n"
+    assert result.out == render_brief(slow_host, Screen(100)) + f"Page: {page}\n"
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
     for columns in (80, 100, 160):
         text = render(slow_host, Screen(columns))

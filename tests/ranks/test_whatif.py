@@ -15,7 +15,7 @@ from tests.ranks.reports import ranks_of
 from traceview.errors import RequestError
 from traceview.model.whatif import WhatIf
 from traceview.ranks.whatif import whatif_ranks
-from traceview.replay.constants import MIDDLE, REDUCE_CALL
+from traceview.replay.constants import LOADING_LEFT, REDUCE_CALL
 
 US = 1_000
 # An iteration: the host loads a batch, launches two kernels and two all-reduces, and waits for the GPU.
@@ -81,7 +81,7 @@ def test_made_ranks_against_arithmetic(tmp_path: Path) -> None:
     assert saved["without:rank2"] == pytest.approx(slower, rel=0.02)
     # With the loading of rank 2 hidden, the other ranks are left; with that of all, 3% of the longest range.
     assert saved["load@rank2"] == pytest.approx(slower, rel=0.02)
-    assert saved["load"] == pytest.approx((1 - MIDDLE.loading) * (LOADING[2] - 2 * US), rel=0.001)
+    assert saved["load"] == pytest.approx((1 - LOADING_LEFT) * (LOADING[2] - 2 * US), rel=0.001)
     # Both all-reduces are on the path: half of what each takes beyond a call of a few bytes.
     assert saved["bf16-gradients"] == pytest.approx(2 * (REDUCE - REDUCE_CALL) / 2, rel=0.001)
     assert "buckets:4" in {each.change for each in result.left_out}, "an iteration has two all-reduces"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from traceview.read import memory
+from traceview.read import stretch as memory
 
 
 @pytest.mark.parametrize(("limit", "expected"), [("max", 3072), ("5000", 2000), ("9000", 3072), (None, 3072)])

@@ -39,7 +39,7 @@ def nccl_ranges(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
 
 
 def test_calls_of_a_json_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(payloads, "BLOCK_BYTES", 4000)
+    monkeypatch.setattr(payloads, "BATCH_ROWS", 3)
     tables = read_sqlite(sample("ddp2.sqlite")).tables
     ranges = nccl_ranges(tables)
     assert len(ranges) > 100

@@ -82,7 +82,7 @@ def write_json(path: Path, blobs: list[bytes]) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_stacks_of_a_made_json_export(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(payloads, "BLOCK_BYTES", 1500)
+    monkeypatch.setattr(payloads, "BATCH_ROWS", 3)
     blobs = random_payloads(seed)
     write_json(tmp_path / "made.json", blobs)
     tables = json_samples(tmp_path / "made.json")

@@ -16,7 +16,7 @@ from traceview.normalise import host_events, ranges, sizes, stacks
 from traceview.pricing.speedups import matrices, memory, steps
 from traceview.ranks import whatif
 from traceview.replay import build, unprofiled
-from traceview.rules import exposed_communication, host_bound, kernel_storm, start_up
+from traceview.rules import communication, host_bound, launches, start_up
 
 PATTERNS = {
     "library": nvtx.LIBRARY_NAMES,
@@ -34,7 +34,7 @@ PATTERNS = {
     "module": ranges.MODULE_NAME,
     "optimizer": host_bound.OPTIMIZER.pattern.replace("sgd", r"(^|[^A-Za-z])sgd"),
     "reads": host_bound.READS,
-    "zero_grad": kernel_storm.ZERO_GRAD.pattern,
+    "zero_grad": launches.ZERO_GRAD.pattern,
     "collection": host_events.COLLECTION,
     "waits": host_events.WAITS,
     "loader": unprofiled.LOADER_THREADS,
@@ -43,7 +43,7 @@ PATTERNS = {
     "backward": build.BACKWARD,
     "communication": COMMUNICATION,
     "sums": whatif.SUMS_FLOATS,
-    "recurrent": storms.RECURRENT.pattern,
+    "recurrent": storms.RECURRENT,
     "fill": memory.FILL,
     "embedding": memory.EMBEDDING_GRADIENT,
     "loss": memory.LOSS,
@@ -57,7 +57,7 @@ PATTERNS = {
     "odd": steps.ODD_PRODUCT,
     **dict(rates.PARALLELISMS),
     **{pattern: pattern for pattern, _ in ((each.pattern, kind) for each, kind in sizes.KINDS)},
-    "pipeline": exposed_communication.PIPELINE.pattern,
+    "pipeline": communication.PIPELINE.pattern,
     "compiles": start_up.COMPILES.pattern,
 }
 WORDS = sorted(kept_words()[0])

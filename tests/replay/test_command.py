@@ -88,3 +88,8 @@ def test_base_and_changes_without_a_gain(traceview: Command) -> None:
     out = traceview("whatif", SERIAL, "--faster", "multi_tensor_apply_kernel=1.0001").out
     assert re.search(r"^  Percentages are of [\d.]+ ms, without the profiler$", out, re.MULTILINE)
     assert "  No gain: Kernel 1" in out and not re.search(r"[-+]0% ", out)
+
+
+def test_capture_without_gpu_work_says_what_to_capture(traceview: Command) -> None:
+    code, out, _ = traceview("whatif", sample("mpi/ring.sqlite"))
+    assert code == 0 and "has no GPU work" in out and "nsys profile -t cuda,nvtx COMMAND" in " ".join(out.split())

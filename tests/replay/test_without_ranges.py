@@ -52,8 +52,10 @@ def test_predictions_do_not_need_ranges(name: str) -> None:
     assert {item.change for item in bare.left_out} - {item.change for item in named.left_out} <= {"load"}
 
 
-def loop(pause: int, *, kind: str = "h2d", memory: str = "pinned", size: int = 1 << 20, rest: int = 205) -> Trace:
-    """Hand-made: each step pauses, copies for 14 µs, launches two kernels of 100 µs and takes `rest` µs more.
+def loop(
+    pause: int, *, kind: str = "h2d", memory: str = "pinned", size: int = 1 << 20, rest: int = 205, copy: int = 14 * US
+) -> Trace:
+    """Hand-made: each step pauses, copies for `copy` ns, launches two kernels of 100 µs and takes `rest` µs more.
 
     All work is on one stream, and starts 5 µs after its launch or when the work before it ends. A copy of pageable
     memory blocks its call.
@@ -62,7 +64,7 @@ def loop(pause: int, *, kind: str = "h2d", memory: str = "pinned", size: int = 1
     for step in range(12):
         begin = at
         at += pause
-        for name, length in (("copy", 14 * US), ("compute", 100 * US), ("compute", 100 * US)):
+        for name, length in (("copy", copy), ("compute", 100 * US), ("compute", 100 * US)):
             start = max(at + 5 * US, free)
             free = start + length
             operations.append((start, free, name, 0, len(api)))
@@ -106,7 +108,7 @@ def test_loop_that_prepares_its_batches_pins_them_there() -> None:
     assert "may prepare and pin it there" in prepared.note and "prepare" not in pinned.note
     assert prepared.iteration_ns > predict(ready, ["pin"]).iteration_ns
     assert predict(slow, ["pin-here"]).iteration_ns == prepared.iteration_ns
-    assert prepared.low_ns < 0.9 * prepared.iteration_ns
+    assert prepared.low_ns < prepared.iteration_ns < prepared.high_ns
 
 
 def test_reads_of_values_are_removed_with_their_waits() -> None:

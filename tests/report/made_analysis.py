@@ -11,6 +11,7 @@ from tests.made_trace import made_trace
 from traceview.measure import MEASURES
 from traceview.model.analysis import (
     CAUSES,
+    EXPOSED_CAUSES,
     Analysis,
     DeviceFigures,
     DeviceUse,
@@ -33,11 +34,14 @@ from traceview.model.trace import Note, ReportInfo, Window
 MS = 1_000_000
 GAIN = Gain(1 * MS, 0, 1 * MS, "bound", "no model", 3 * MS)
 TABLES = {measure.table.name: measure.table for measure in MEASURES}
-OF_STREAMS = ("other_compute", "other_communication", "other_copy")
 
 
 def causes(**given: int) -> dict[str, int]:
     return {cause: given.get(cause, 0) for cause in CAUSES}
+
+
+def exposed_causes(**given: int) -> dict[str, int]:
+    return {cause: given.get(cause, 0) for cause in EXPOSED_CAUSES}
 
 
 def made_device(device: str = "GPU 0", name: str = "NVIDIA H200", names: str = "") -> DeviceUse:
@@ -45,10 +49,12 @@ def made_device(device: str = "GPU 0", name: str = "NVIDIA H200", names: str = "
     idle = causes(launch=20 * MS, host=5 * MS)
     gap = Gap(70 * MS, 90 * MS, idle | {"launch": 15 * MS, "host": 5 * MS}, f"gemm{names}", 0, f"step{names}")
     of_parts = _device_tables(
-        copies=(CopyOverlap("h2d", "pageable", 3, 4096, 8 * MS, 3 * MS, 5 * MS),),
-        communication=(CommunicationOverlap(2, 12 * MS, 2 * MS, 10 * MS, 4 * MS),),
+        copies=(CopyOverlap("h2d", "pageable", 3, 4096, 8 * MS, 3 * MS, 5 * MS, exposed_causes(host=5 * MS)),),
+        communication=(
+            CommunicationOverlap(2, 12 * MS, 2 * MS, 10 * MS, exposed_causes(queue=10 * MS), 4 * MS, *[None] * 5),
+        ),
     )
-    streams = _device_tables(streams=(_stream(names, dict.fromkeys(OF_STREAMS, 0) | idle),))
+    streams = _device_tables(streams=(_stream(names),))
     steady = DeviceFigures(
         window=Window(0, 100 * MS),
         kernel_count=7,
@@ -69,13 +75,14 @@ def _device_tables(**rows: tuple[Any, ...]) -> dict[str, Table]:
     return {name: TABLES[name].with_rows(some) for name, some in rows.items()}
 
 
-def _stream(names: str, causes: dict[str, int]) -> StreamUse:
+def _stream(names: str) -> StreamUse:
     return StreamUse(
         stream=0,
         id=7,
         process_id=1,
         context_id=1,
         label=f"stream 7{names}",
+        purpose="compute",
         kernel_count=7,
         copy_count=3,
         operation_count=10,
@@ -86,7 +93,6 @@ def _stream(names: str, causes: dict[str, int]) -> StreamUse:
         copy_ns=8 * MS,
         gap_count=2,
         gap_ns=25 * MS,
-        causes=causes,
     )
 
 
@@ -102,6 +108,7 @@ def made_finding(number: int, device: str | None = "GPU 0", names: str = "") -> 
         device=device,
         cost_fraction=(9 - number) / 100,
         cost_per_iteration_ns=1234,
+        gain=Gain((9 - number) * MS // 100, 0, (9 - number) * MS // 100, "bound", "no model", MS),
     )
 
 
@@ -126,6 +133,7 @@ def _iterations(names: str) -> Iterations:
         idle=causes(host=4 * MS),
         blocked_ns=7,
         kernel_count=9,
+        gpu_end_ns=None,
     )
     spreads = {
         name: Spread(3 * MS, 2 * MS, 4 * MS)
@@ -201,7 +209,7 @@ def _ranges(names: str) -> tuple[RangeUse, ...]:
 
 def bare_analysis() -> Analysis:
     """Return an analysis of a capture without ranges, findings, copies or calls."""
-    device, none = made_device(), CommunicationOverlap(0, 0, 0, 0, 0)
+    device, none = made_device(), CommunicationOverlap(0, 0, 0, 0, exposed_causes(), 0, *[None] * 5)
     busy: dict[str, Any] = {"busy_ns": 100 * MS, "compute_ns": 100 * MS, "communication_ns": 0, "idle_ns": 0}
     busy["gaps"] = Gaps(0, 0, causes(), pl.DataFrame())
     device = replace(

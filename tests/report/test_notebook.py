@@ -45,7 +45,7 @@ def test_notebooks_run(path: Path) -> None:
     pytest.importorskip("ipykernel")
     notebook = nbformat.read(path, as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "a notebook is stored without outputs"
-    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(ROOT)}}).execute()
+    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(path.parent)}}).execute()
     results = [output.data for cell in notebook.cells for output in cell.get("outputs", ()) if "data" in output]
     assert len(results) == sum(cell.cell_type == "code" for cell in notebook.cells), "each cell shows a result"
     assert all("text/html" in data for data in results)

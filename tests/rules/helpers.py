@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import polars as pl
@@ -14,16 +14,16 @@ from traceview.model.findings import Finding
 from traceview.model.program import Program
 from traceview.model.trace import API, OPERATIONS, Note, Trace
 from traceview.pipeline import analyze
-from traceview.pricing.base import MeasuredCapture
-from traceview.pricing.packages import AnyRule
+from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture, Rule
 from traceview.pricing.texts import PLACEHOLDER
 
 TRAINING = Program("pytorch", ("pytorch",), training=True, python=True)
+FindsRule = Rule | Callable[[MeasuredCapture, GpuWork], Iterator[FindingDraft | Note]]
 MS = 1_000_000
 US = 1_000
 
 
-def findings(trace: Trace, *rules: AnyRule, whole: bool = False) -> tuple[Finding, ...]:
+def findings(trace: Trace, *rules: FindsRule, whole: bool = False) -> tuple[Finding, ...]:
     """Return the findings of these rules alone; their texts have no placeholder without a value."""
     found = _find(trace, rules, whole)[0]
     texts = [
@@ -33,13 +33,14 @@ def findings(trace: Trace, *rules: AnyRule, whole: bool = False) -> tuple[Findin
     return found
 
 
-def notes(trace: Trace, *rules: AnyRule) -> tuple[Note, ...]:
+def notes(trace: Trace, *rules: FindsRule) -> tuple[Note, ...]:
     """Return the notes of these rules alone."""
     return _find(trace, rules, False)[1]
 
 
-def _find(trace: Trace, rules: Sequence[AnyRule], whole: bool) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
-    return find(TraceWork.from_trace(trace), analyze(trace, whole=whole), rules=rules)
+def _find(trace: Trace, rules: Sequence[FindsRule], whole: bool) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
+    named = tuple(rule if isinstance(rule, Rule) else Rule(rule.__name__, rule) for rule in rules)
+    return find(TraceWork.from_trace(trace), analyze(trace, whole=whole), rules=named)
 
 
 def rows_of(analysis: Analysis) -> MeasuredCapture:

@@ -12,12 +12,9 @@ from tests.rules.helpers import MS, findings, in_training, iterations, with_call
 from traceview.model.program import Program
 from traceview.model.trace import OPERATIONS
 from traceview.rules import own_rules
-from traceview.rules.copy_bound import copy_bound
-from traceview.rules.exposed_copies import exposed_copies
+from traceview.rules.copies import copy_bound, exposed_copies, pageable_copies, shared_stream
 from traceview.rules.host_bound import host_bound
-from traceview.rules.pageable_copies import pageable_copies
-from traceview.rules.shared_stream import shared_stream
-from traceview.rules.unknown_launch import unknown_launch
+from traceview.rules.queues import unknown_launch
 
 # A blocking copy (1 ms staging, 9 ms copying), 4 ms of compute, then a synchronize call of 0.1 ms.
 CALLS = [
@@ -40,8 +37,7 @@ def test_pageable_copy_costs_staging_and_exposed_time() -> None:
     assert finding.severity == "high"
     assert "(100 MB h2d) blocks the host for 10.0 ms" in finding.title
     assert "cudaStreamSynchronize looks like the cause, but blocks the host for only 100 µs" in finding.advice
-    assert "pin_memory=True" in finding.code
-    assert "was slower in measurements" in finding.advice
+    assert "Pin the memory that is copied" in finding.advice and finding.remedy == "Pin the host memory."
     assert finding.evidence[0].start_ns == 1 * MS
 
 
@@ -49,6 +45,35 @@ def test_small_pageable_copies_are_not_pinned() -> None:
     (finding,) = findings(with_memory(made_trace(WORK, CALLS), "pageable", 4), pageable_copies)
     assert "4 B on average" in finding.advice
     assert "pin_memory" not in finding.code
+
+
+@pytest.mark.parametrize(
+    ("kind", "remedy"),
+    [
+        ("h2d", "Gather small copies, or pass scalars as arguments."),
+        ("d2h", "Read results later, or keep them on the GPU."),
+    ],
+)
+def test_remedy_of_small_copies_fits_their_direction(kind: str, remedy: str) -> None:
+    trace = with_memory(made_trace(WORK, CALLS), "pageable", 4)
+    is_copy = pl.col("class") == "copy"
+    kinds = pl.when(is_copy).then(pl.lit(kind)).cast(OPERATIONS["kind"])
+    trace = replace(trace, operations=trace.operations.with_columns(kinds.alias("kind")))
+    (finding,) = findings(trace, pageable_copies)
+    assert finding.remedy == remedy and "would remain" not in finding.title
+
+
+def test_migrations_are_not_hidden_by_compute() -> None:
+    """They move when a side touches pages, as 64 of one prefetch to the host do (`vector_prefetch` of round 12)."""
+    work = [
+        (0, 5 * MS, "compute", 0, None),
+        *((6 * MS + at * MS, 7 * MS + at * MS, "copy", 1, None) for at in range(9)),
+    ]
+    trace = with_memory(made_trace(work), "managed", 2_000_000)
+    kinds = pl.when(pl.col("class") == "copy").then(pl.lit("um_d2h")).cast(OPERATIONS["kind"])
+    trace = replace(trace, operations=trace.operations.with_columns(kinds.alias("kind")))
+    (finding,) = findings(trace, copy_bound, exposed_copies)
+    assert (finding.id, finding.cost_ns) == ("exposed_um_d2h", 9 * MS) and "can hide" not in finding.title
 
 
 def test_pinned_copy_is_not_pageable() -> None:
@@ -113,7 +138,8 @@ def test_time_after_the_last_kernel_counts_without_iterations() -> None:
 
 def test_copies_after_the_last_kernel_count() -> None:
     work = [(0, 1 * MS, "compute", 0, None), (2 * MS, 14 * MS, "copy", 0, None), (20 * MS, 21 * MS, "memset", 0, None)]
-    by_id = {finding.id: finding.cost_ns for finding in findings(made_trace(work), *own_rules())}
+    every = [rule.find for rule in own_rules()]
+    by_id = {finding.id: finding.cost_ns for finding in findings(made_trace(work), *every)}
     assert by_id == {
         "exposed_copies": 11 * MS,
         "exposed_memset": 1 * MS,

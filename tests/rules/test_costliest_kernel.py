@@ -17,8 +17,7 @@ from tests.rules.test_compute import trace_of_kernels
 from traceview.measure.kernels.families import FAMILIES
 from traceview.model.findings import Finding
 from traceview.model.rows import KernelUse
-from traceview.rules.costliest_kernel import FAMILY_WORDS, ROUTINES, costliest_kernel, ncu_filter
-from traceview.rules.small_grids import small_grids
+from traceview.rules.kernels import FAMILY_WORDS, ROUTINES, costliest_kernel, ncu_filter, small_grids
 
 SAFE_COMMAND = re.compile(
     r"ncu --set full (--kernel-name-base demangled )?-k ('regex:[\w.*]+'|regex:[\w.]+) -c 5 COMMAND"

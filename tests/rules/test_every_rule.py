@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from importlib import import_module
 from pkgutil import iter_modules
 
 from hypothesis import given, reject, settings
@@ -17,8 +19,11 @@ from traceview.rules import RULES, own_rules
 
 
 def test_every_rule_claims_in_its_place() -> None:
-    modules = {module.name for module in iter_modules(rules.__path__)}
-    assert sorted(RULES) == sorted(modules - {"answer"})
+    files = {module.name for module in iter_modules(rules.__path__)} - {"answer"}
+    every = [import_module(f"traceview.rules.{file}") for file in files]
+    named = [item for file in every for item in vars(file).items()]
+    stating = {name for name, value in named if re.search(r"^\s*Symptom: ", value.__doc__ or "", re.MULTILINE)}
+    assert stating == set(RULES) and set(RULES.values()) == files
     assert [rule.name for rule in own_rules()] == list(RULES)
 
 

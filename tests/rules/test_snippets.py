@@ -158,8 +158,7 @@ def small_program(torch: Any) -> dict[str, Any]:
 
 def own_names(torch: Any, name: str, names: dict[str, Any]) -> dict[str, Any]:
     """Return what a snippet uses under a name that means something else in the others."""
-    images, volumes, weight = (torch.rand(sizes) for sizes in ((2, 3, 8, 8), (2, 3, 4, 8, 8), (4, 3, 3, 3)))
-    networks = {"layout_changes": torch.nn.Conv2d(3, 4, 3), "layout_changes.volumes": torch.nn.Conv3d(3, 4, 3)}
+    images, weight = (torch.rand(sizes) for sizes in ((2, 3, 8, 8), (4, 3, 3, 3)))
     network = names["model"]
     own: Mapping[str, dict[str, Any]] = {
         "concatenations": {
@@ -170,7 +169,7 @@ def own_names(torch: Any, name: str, names: dict[str, Any]) -> dict[str, Any]:
         },
         "strided_copies": {"batch": 2, "length": 2, "heads": 2, "width": 4, "q": torch.rand(2, 2, 8)},
         "synchronize": {"step": 50},
-        "layout_changes": {"images": images, "volumes": volumes, "model": networks.get(name)},
+        "layout_changes": {"images": images, "model": torch.nn.Conv2d(3, 4, 3)},
         "costliest_kernel": {"x": images if "convolution" in name else names["x"], "weight": weight},
         "fp32_matrix": {"model": lambda batch: (network(batch) ** 2).mean()},
         "odd_dimensions": {"model": MagicMock()},  # of Hugging Face

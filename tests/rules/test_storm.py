@@ -14,8 +14,7 @@ from tests.rules.helpers import US, findings, in_training, with_names
 from traceview.measure.storms import PERIODS, storms
 from traceview.model.program import Program
 from traceview.model.trace import Trace
-from traceview.rules.kernel_storm import kernel_storm
-from traceview.rules.launch_bound import launch_bound
+from traceview.rules.launches import kernel_storm, launch_bound
 
 
 def loop(names: list[str], length: int) -> Trace:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import polars as pl
 
+from tests.captures import analyzed, sample
 from tests.made_trace import made_trace
 from tests.rules.helpers import (
     MS,
@@ -17,10 +18,9 @@ from tests.rules.helpers import (
 )
 from traceview.model.trace import OPERATIONS, STREAM_EVENTS, STREAMS, Trace
 from traceview.pipeline import analyze
-from traceview.rules.communication_wait import communication_wait
-from traceview.rules.exposed_communication import exposed_communication
-from traceview.rules.idle_stream import idle_stream
-from traceview.rules.whole_graphs import whole_graphs
+from traceview.rules.captured import whole_graphs
+from traceview.rules.communication import communication_wait, exposed_communication
+from traceview.rules.queues import idle_stream
 
 
 def steps(count: int, other_thread: int) -> Trace:
@@ -146,3 +146,23 @@ def test_stages_of_a_pipeline_need_more_micro_batches() -> None:
 def test_hidden_communication_costs_nothing() -> None:
     hidden = made_trace([(0, MS, "compute", 0, None), (100, 5000, "communication", 1, None)])
     assert findings(hidden, exposed_communication) == ()
+
+
+def test_advice_has_causes_and_ordinary_gaps_cost_nothing() -> None:
+    late = analyzed(sample("exposure/one_late_copy.sqlite.xz"))
+    (finding,) = (finding for finding in late.findings if finding.id == "exposed_h2d")
+    assert "ms because they are launched when their result is needed and" in finding.advice
+    hidden = analyzed(sample("trainer/prefetch.sqlite"))
+    (finding,) = (finding for finding in hidden.findings if finding.id == "exposed_h2d")
+    [copies] = [row for row in hidden.devices[0].steady.copies if row.kind == "h2d"]
+    gaps = copies.exposed_causes["kernel_gap"]
+    assert 2 * gaps > copies.exposed_ns  # most of what is exposed
+    assert finding.cost_ns == copies.exposed_ns - gaps
+    assert "in ordinary gaps between kernels, which cost nothing" in finding.advice
+
+
+def test_price_of_overlap_is_a_note_from_three_hundredths_of_the_time() -> None:
+    texts = [
+        note.text for note in analyzed(sample("exposure/two_ddp.sqlite.xz")).notes if note.id == "price_of_overlap"
+    ]
+    assert len(texts) == 2 and "kernels take 5.16 ms longer beside communication than alone" in texts[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import polars as pl
@@ -13,12 +13,14 @@ from traceview.errors import DamagedExportError
 from traceview.measure.activity import no_gpu_work
 from traceview.measure.devices import count_unmatched
 from traceview.measure.nvtx import phase_names
+from traceview.model.frozen import dataclass
 from traceview.model.program import capture_advice, missing_in_trace
 from traceview.model.stacks import OP, SCOPE_KINDS
-from traceview.model.trace import Note, Trace
-from traceview.model.units import duration, plain, quantity
+from traceview.model.trace import Note, Trace, Trust
+from traceview.model.units import duration, plain, quantity, share
 from traceview.normalise import normalise
 from traceview.normalise.codes import UNNAMED
+from traceview.normalise.devices import without_adapters
 from traceview.read import raw
 from traceview.read.formats import as_sqlite
 from traceview.read.raw import DistributedInfo, RawCapture
@@ -35,6 +37,13 @@ MAX_LISTED_RANGES = 10
 MAX_LISTED_RANKS = 8  # and as many process groups
 BRIEF_TABLES, BRIEF_RANGES = 5, 4  # without --verbose
 LABEL = 13  # columns that the labels take
+UNREAD = Trust()  # the verdict on a capture that cannot be normalised
+CLOCK_WORDS = {
+    "agrees": "the GPU's clock agrees with the host's",
+    "corrected": "the GPU's clock is corrected",
+    "contradictory": "times of GPU and host contradict each other",
+    "unknown": "nothing shows whether the clocks of GPU and host agree",
+}
 UNREADABLE = "unreadable"  # id of the note on a capture that cannot be analyzed
 
 
@@ -55,8 +64,9 @@ class CaptureContents:
     `tables` has the row count of each table that the analysis reads. `others` names the non-empty tables that it does
     not read. `gpus` are the listed GPUs, used or not. `ranges` has each range name with its count, the most frequent
     first; a counter in a name is `#`. `missing` has one line per missing kind of data, with the way to capture it.
-    `health` names what the profiler lost, and `passed` the checks that found nothing. `distributed` has the rank and
-    the process groups that a trace of torch.profiler states.
+    `verdict` is the verdict with its evidence, and `trust` has its numbers. `health` names what the profiler lost, and
+    `passed` the checks that found nothing. `distributed` has the rank and the process groups that a trace of
+    torch.profiler states.
     """
 
     file: str
@@ -70,6 +80,8 @@ class CaptureContents:
     ranges: tuple[tuple[str, int], ...]
     missing: tuple[str, ...]
     profiler: str
+    verdict: str
+    trust: Trust
     health: tuple[Note, ...]
     passed: tuple[str, ...]
     distributed: DistributedInfo | None
@@ -84,7 +96,7 @@ def describe(report: str | Path) -> CaptureContents:
         version, schema = export.versions()
         counts = {name: export.count(name) for name in raw.TABLES if name in export.tables}
         profiler = made.profiler if made else "nsys"
-        tables, ranges, health, passed = _health(database, export, made)
+        tables, ranges, trust, health, passed = _health(database, export, made)
         lost_ranges = next((note.text for note in health if note.id == "lost_ranges"), None)
         return CaptureContents(
             file=path.name,
@@ -102,6 +114,8 @@ def describe(report: str | Path) -> CaptureContents:
                 *(made.problems if made else ()),
             ),
             profiler=profiler,
+            verdict="" if trust is UNREAD else _verdict(trust),
+            trust=trust,
             health=tuple(note for note in health if note.id != "lost_ranges"),
             passed=passed,
             distributed=made.distributed if made else None,
@@ -110,20 +124,20 @@ def describe(report: str | Path) -> CaptureContents:
 
 def _health(
     database: Path, export: Export, made: RawCapture | None
-) -> tuple[Mapping[str, pl.DataFrame], tuple[tuple[str, int], ...], tuple[Note, ...], tuple[str, ...]]:
-    """Return the tables of a capture, its ranges by name, its defects, and the checks that it passed."""
+) -> tuple[Mapping[str, pl.DataFrame], tuple[tuple[str, int], ...], Trust, tuple[Note, ...], tuple[str, ...]]:
+    """Return the tables of a capture, its ranges by name, the verdict, defects, and the checks that it passed."""
     try:
         capture = made or SqliteReader().read(database)
         trace = normalise(capture)
     except DamagedExportError as error:
-        return read_tables_with_gaps(export, SHOWN), (), (_refusal(str(error).partition(": ")[2]),), ()
+        return read_tables_with_gaps(export, SHOWN), (), UNREAD, (_refusal(str(error).partition(": ")[2]),), ()
     nothing = trace.operations.is_empty() and trace.ranges.is_empty()
     unlaunched = _unlaunched_note(trace)
     problems = trace.info.left_out if made is None else ()
     complete = ("all GPU work has its launch in the capture",) if unlaunched is None and len(trace.operations) else ()
     refused = [_refusal(no_gpu_work(trace))] if nothing else []
     notes = (*refused, *trace.info.health, *([unlaunched] if unlaunched else []), *problems)
-    return capture.tables, _ranges(trace), notes, (*complete, *trace.info.passed)
+    return capture.tables, _ranges(trace), trace.info.trust, notes, (*complete, *trace.info.passed)
 
 
 def _refusal(reason: str) -> Note:
@@ -141,7 +155,7 @@ def _is_unread(export: Export, table: str) -> bool:
     """Return whether a table holds rows that the analysis does not read."""
     if table in raw.TABLES or table.startswith(INTERNAL_TABLES):
         return False
-    return export.select("1", table, "LIMIT 1").fetchone() is not None
+    return export.has_rows(table)
 
 
 def _streams(tables: Mapping[str, pl.DataFrame]) -> tuple[UsedStream, ...]:
@@ -162,8 +176,13 @@ def _span(tables: Mapping[str, pl.DataFrame]) -> tuple[int, int] | None:
 
 
 def _gpus(tables: Mapping[str, pl.DataFrame]) -> tuple[str, ...]:
-    gpus = tables.get("TARGET_INFO_GPU", pl.DataFrame())
-    return tuple(gpus["name"].fill_null(UNNAMED)) if "name" in gpus.columns else ()
+    gpus = without_adapters(tables.get("TARGET_INFO_GPU", pl.DataFrame()))
+    if "name" not in gpus.columns:
+        return ()
+    name = pl.col("name").fill_null(UNNAMED)
+    if "isDiscrete" in gpus.columns:
+        name += pl.when(pl.col("isDiscrete") == 0).then(pl.lit(" (integrated)")).otherwise(pl.lit(""))
+    return tuple(gpus.select(name).to_series())
 
 
 def _ranges(trace: Trace) -> tuple[tuple[str, int], ...]:
@@ -176,15 +195,15 @@ def _missing(tables: Mapping[str, int], ranges: bool, lost_ranges: str | None, p
     remedy = capture_advice(profiler)
     if not any(tables.get(name) for name in raw.GPU_WORK):
         rest = "only ranges, iterations and times of the host are" if ranges else "without ranges nothing is"
-        yield f"GPU work: {rest} measured; capture it with {remedy.gpu}"
+        yield f"GPU work: {rest} measured; capture it with {remedy['gpu']}"
     elif not tables.get(raw.KERNEL) and tables.get(raw.GRAPH):
         yield "single kernels: CUDA graphs were traced as a whole; capture with --cuda-graph-trace=node"
     elif not tables.get(raw.KERNEL):
         yield "kernels: the only GPU work that the capture has is copies and memsets"
     if not tables.get(raw.RUNTIME):
-        yield f"CUDA API calls: without them idle time has no cause. {remedy.calls}"
+        yield f"CUDA API calls: without them idle time has no cause. {remedy['calls']}"
     if not ranges:
-        yield f"ranges: {lost_ranges or f'they mark phases and iterations. {remedy.ranges}'}"
+        yield f"ranges: {lost_ranges or 'they mark phases and iterations. ' + remedy['ranges']}"
 
 
 def _options(
@@ -228,6 +247,8 @@ def _first_lines(contents: CaptureContents, columns: int) -> Iterator[str]:
     for note in contents.health:
         if note.id == UNREADABLE:
             yield from _labelled("UNREADABLE", note.text, columns)
+    if contents.verdict:
+        yield from _labelled("verdict", contents.verdict, columns)
     version = f"nsys {contents.nsys_version or 'unknown'}, export schema {contents.schema_version or 'unknown'}"
     yield from _labelled("version", version if contents.profiler == "nsys" else contents.profiler, columns)
     yield from _labelled("GPUs seen", _gpu_names(contents), columns)
@@ -237,6 +258,20 @@ def _first_lines(contents: CaptureContents, columns: int) -> Iterator[str]:
     if contents.span_ns:
         start, end = contents.span_ns
         yield from _labelled("GPU work", f"{duration(end - start)}, from {start} to {end} ns", columns)
+
+
+def _verdict(trust: Trust) -> str:
+    """Return the verdict with its evidence: "mended: 3 GPU operations are cut; the GPU's clock agrees ..."."""
+    counts = {"are left out": trust.left_out, "of GPU work are cut": trust.cut, "are doubled": trust.doubled}
+    evidence = [f"{quantity(count, 'row')} {what}" for what, count in counts.items() if count]
+    if trust.launches:
+        lost = f"{share(trust.lost, trust.launches)} of {trust.launches:,} launches lack their GPU work"
+        evidence.append(lost if trust.lost else f"all {quantity(trust.launches, 'launch', 'launches')} have GPU work")
+    evidence.append(CLOCK_WORDS[trust.clock])
+    evidence += [f"the profiler does not support the driver {trust.driver}"] if trust.driver else []
+    evidence += [trust.failed] if trust.failed else []
+    evidence += [f"not read: {', '.join(trust.unread_tables)}"] if trust.unread_tables else []
+    return f"{trust.verdict}: {quantity(trust.events, 'event')}; {'; '.join(evidence)}"
 
 
 def _ranks(run: DistributedInfo) -> str:

@@ -12,11 +12,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from traceview.errors import ReportError, RequestError
+from traceview.model.frozen import dataclass
 from traceview.process import python_command
 from traceview.read.nsys_rep import installed_nsys, required_nsys, version_of_nsys
 from traceview.read.source import display_name
@@ -93,18 +93,13 @@ class Recording:
             if value is not None
         ]
         overwrite = f"--force-overwrite={str(self.replaces).lower()}"
-        options = [*self.traces, *WITHOUT_CPU, *self.samples, *self.counters(nsys), *limits, overwrite]
+        options = [*self.traces, *WITHOUT_CPU, *self.counters(nsys), *limits, overwrite]
         return [nsys, "profile", *options, f"--output={self.output}", *self.command]
 
     @property
     def traces(self) -> tuple[str, ...]:
-        """The option with the APIs that nsys traces."""
-        return (f"--trace={self.traced}",)
-
-    @property
-    def samples(self) -> tuple[str, ...]:
-        """The options on Python samples."""
-        return PYTHON_SAMPLES if self.python else ()
+        """The options on the APIs and the Python stacks that nsys records."""
+        return (f"--trace={self.traced}", *(PYTHON_SAMPLES if self.python else ()))
 
     def counters(self, nsys: str) -> tuple[str, ...]:
         """Return the option on GPU metrics. Raises RequestError if this nsys has none."""
@@ -154,7 +149,7 @@ def _record_iterations(recording: Recording, nsys: str, wanted: int, steady: Cal
     of its own name, because nsys refuses a name whose last session has just shut down.
     """
     session, attempt = f"--session=traceview-{secrets.token_hex(8)}", recording.report.with_suffix(ATTEMPT)
-    launch = [nsys, "launch", session.replace("session", "session-new"), *recording.traces, *recording.samples]
+    launch = [nsys, "launch", session.replace("session", "session-new"), *recording.traces]
     counters = recording.counters(nsys)
     program = subprocess.Popen([*launch, "--wait=primary", *recording.command])
     start = ("start", session, *WITHOUT_CPU, *counters, "--force-overwrite=true", f"--output={attempt}")

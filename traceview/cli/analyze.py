@@ -10,38 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from traceview.cli import command
-from traceview.cli.checks import exit_if_failed, with_checks
-from traceview.cli.options import (
-    DEVICE,
-    FILE,
-    ITERATION,
-    JSON,
-    MARKDOWN,
-    NO_HTML,
-    OPEN,
-    OUTPUT,
-    QUIET,
-    REPORT,
-    SKIP,
-    UNPROFILED,
-    VERBOSE,
-    fail_if_option,
-    page_path,
-    parse_flops,
-    parse_size,
-    reading_options,
-    top_option,
-    window_options,
-)
-from traceview.cli.outputs import (
-    check_outputs,
-    print_error,
-    print_out,
-    progress,
-    text_of,
-    write_results,
-)
+from traceview.cli import command, options
+from traceview.cli.outputs import check_outputs, print_error, print_out, progress, text_of, write_results
 from traceview.errors import RequestError
 from traceview.report.files import refuse_link
 
@@ -56,47 +26,45 @@ if TYPE_CHECKING:
     "traceview analyze report.sqlite --from 120ms --to 1.5s",
     "traceview analyze report.sqlite --fail-if 'exposed_h2d > 5%'",
 )
-@REPORT
-@click.option("--html", type=OUTPUT, help="Write the page here.  [default: REPORT.overlap.html]")
-@NO_HTML
+@options.REPORT
+@click.option("--html", type=options.PAGE_OUTPUT, help="Write the page here.  [default: REPORT.overlap.html]")
+@options.NO_HTML
 @click.option(
     "--detail",
-    type=parse_size,
+    type=options.parse_size,
     metavar="SIZE",
     help="Maximum size of the page. A larger page shows more events one by one.  [default: 15MB]",
 )
-@OPEN
-@JSON
-@MARKDOWN
+@options.OPEN
+@options.JSON
+@options.MARKDOWN
 @click.option(
     "--with",
     "others",
-    type=FILE,
+    type=options.FILE,
     multiple=True,
     metavar="FILE",
     help="A table of Nsight Compute of the same program (`ncu --csv --page raw`): what limits its kernels. Repeatable.",
 )
-@window_options
-@DEVICE
-@ITERATION
-@SKIP
+@options.window_options
+@options.DEVICE
+@options.ITERATION
+@options.SKIP
 @click.option(
-    "--whole",
-    is_flag=True,
-    help="Use the whole window, not only the iterations, for findings, shares and bars.",
+    "--whole", is_flag=True, help="Use the whole window, not only the iterations, for findings, shares and bars."
 )
 @click.option(
     "--flops-per-iteration",
     metavar="FLOPS",
-    type=parse_flops,
+    type=options.parse_flops,
     help="Floating-point operations of an iteration on one GPU, for example 1.2e15 or 1.2P, to compute its MFU.",
 )
-@top_option("Maximum number of rows in each list. Totals do not change.")
-@UNPROFILED
-@reading_options
-@fail_if_option("exposed_h2d > 5%")
-@VERBOSE
-@QUIET
+@options.top_option("Maximum number of rows in each list. Totals do not change.")
+@options.UNPROFILED
+@options.reading_options
+@options.fail_if_option("exposed_h2d > 5%")
+@options.VERBOSE
+@options.QUIET
 def analyze(
     report: Path,
     html: Path | None,
@@ -113,14 +81,14 @@ def analyze(
     start: str | None,
     end: str | None,
     range_name: str | None,
-    **options: Any,
+    **given: Any,
 ) -> None:
     """Analyze REPORT: write one offline HTML page and print a summary.
 
     REPORT is an nsys export (.sqlite, parquetdir or arrowdir), an .nsys-rep file, or a Chrome trace of
     torch.profiler.
     """
-    page = page_path(html, no_html, opened, report.with_name(f"{report.stem}.overlap.html"))
+    page = options.page_path(html, no_html, opened, report.with_name(f"{report.stem}.overlap.html"))
     if page is None and detail is not None:
         raise RequestError("--detail needs the page and does not go with --no-html")
     if page is not None:
@@ -134,7 +102,7 @@ def analyze(
     if page is not None and html is None:
         refuse_link(page, "--html")
     check_outputs((report, *others), (page, json_path, markdown, junit))
-    from traceview.cli.conditions import check_results, conditions_of
+    from traceview.cli.conditions import check_results, conditions_of, exit_if_failed, with_checks
     from traceview.report.analysis import document, to_json
 
     chosen = conditions_of("analyze", conditions)
@@ -143,18 +111,13 @@ def analyze(
         from traceview.pipeline import analyze_capture
 
         capture = analyze_capture(
-            report,
-            AnalysisOptions(**options),
-            window=(start, end),
-            range_name=range_name,
-            others=others,
-            progress=step,
+            report, AnalysisOptions(**given), window=(start, end), range_name=range_name, others=others, progress=step
         )
         analysis = capture.analysis
         checks = check_results(chosen, partial(document, analysis))
         step("write", 0.95)
         summary = (
-            None if quiet else partial(text_of, "analysis.terminal", analysis, verbose, top=_chosen_top(options["top"]))
+            None if quiet else partial(text_of, "analysis.terminal", analysis, verbose, top=_chosen_top(given["top"]))
         )
         documents = (
             (json_path, partial(to_json, analysis)),

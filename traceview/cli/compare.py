@@ -4,34 +4,19 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from traceview.cli import command
-from traceview.cli.checks import CheckResult, exit_if_failed, with_checks
-from traceview.cli.options import (
-    CAPTURE,
-    DEVICE,
-    ITERATION,
-    JSON,
-    MARKDOWN,
-    OUTPUT,
-    QUIET,
-    SKIP,
-    VERBOSE,
-    fail_if_option,
-    parse_milliseconds,
-    reading_options,
-    top_option,
-)
+from traceview.cli import command, options
 from traceview.cli.outputs import check_outputs, print_out, progress, text_of, write_results
-from traceview.cli.removed import refuse_baseline
 from traceview.errors import RequestError
-from traceview.report.files import is_stdout
 
 if TYPE_CHECKING:
+    from traceview.cli.conditions import CheckResult
     from traceview.model.comparison import Comparison
+
+BASELINES = (".traceview", "baselines")  # the folder in which version 0.1 stored baselines
 
 
 @command(
@@ -40,13 +25,14 @@ if TYPE_CHECKING:
     "traceview compare before.sqlite after.sqlite --change pin,sync",
     "traceview compare main.json after.sqlite --fail-on-regression",
 )
-@click.argument("captures", type=CAPTURE, nargs=-1, metavar="BEFORE AFTER...")
-@JSON
-@click.option("--html", type=OUTPUT, help="Write a page that aligns the timelines.")
-@MARKDOWN
-@ITERATION
-@SKIP
-@DEVICE
+@click.argument("captures", type=options.CAPTURE, nargs=-1, metavar="BEFORE AFTER...")
+@options.JSON
+@click.option("--html", type=options.PAGE_OUTPUT, help="Write a page that aligns the timelines.")
+@click.option("--no-html", is_flag=True, help="Write no page; so it is without --html.")
+@options.MARKDOWN
+@options.ITERATION
+@options.SKIP
+@options.DEVICE
 @click.option(
     "--cut",
     type=click.Choice(("auto", "range", "gpu")),
@@ -57,53 +43,46 @@ if TYPE_CHECKING:
 @click.option(
     "--min-change",
     type=click.FloatRange(0, 100, max_open=True),
+    callback=lambda _context, _option, percent: percent / 100,
     default=1.0,
     show_default=True,
     metavar="PERCENT",
     help="Ignore changes of the mean time below PERCENT.",
 )
-@top_option("Maximum number of kernels in the list.")
+@options.top_option("Maximum number of kernels in the list.")
 @click.option(
     "--unprofiled-ms",
     "unprofiled_ns",
     multiple=True,
-    type=parse_milliseconds,
+    type=options.parse_milliseconds,
     metavar="MS",
     help="The measured time of an iteration without the profiler; once for each capture, in their order.",
 )
 @click.option(
     "--change",
     "changes",
+    callback=lambda _context, _option, ids: tuple(ids.replace("+", ",").split(",")) if ids is not None else (),
     metavar="ID[,ID]",
     help="Show what whatif predicts from BEFORE for these changes.",
 )
-@fail_if_option("iteration > 3%")
-@click.option(
-    "--fail-on-regression",
-    is_flag=True,
-    help="Exit with code 1 if a capture is slower beyond noise.",
-)
-@reading_options
-@VERBOSE
-@QUIET
+@options.fail_if_option("iteration > 3%")
+@click.option("--fail-on-regression", is_flag=True, help="Exit with code 1 if a capture is slower beyond noise.")
+@options.reading_options
+@options.VERBOSE
+@options.QUIET
 def compare(
     captures: tuple[Path, ...],
     json_path: Path | None,
     html: Path | None,
+    no_html: bool,
     markdown: Path | None,
-    iteration: str | None,
-    skip: int | None,
-    device: str | None,
-    cut: str,
-    min_change: float,
     top: int,
-    unprofiled_ns: tuple[int, ...],
-    changes: str | None,
     conditions: tuple[str, ...],
     junit: Path | None,
     fail_on_regression: bool,
     verbose: bool,
     quiet: bool,
+    **given: Any,
 ) -> None:
     """Compare the steady iterations of BEFORE with those of each AFTER.
 
@@ -112,27 +91,17 @@ def compare(
     """
     if len(captures) < 2:
         raise RequestError("compare takes BEFORE and AFTER, two captures or more")
-    from traceview.cli.conditions import check_results, conditions_of
+    from traceview.cli.conditions import check_results, conditions_of, exit_if_failed, with_checks
     from traceview.comparison import compare as run
     from traceview.report.comparison import document, render, to_json
     from traceview.report.comparison.terminal import to_markdown
 
+    if no_html and html is not None:
+        raise RequestError("--html does not go with --no-html")
     chosen = conditions_of("compare", conditions)
-    if is_stdout(html):
-        raise RequestError("--html needs a file name; the page cannot go to standard output")
     _check_paths(captures, json_path, markdown, html, junit)
     with progress(quiet) as step:
-        comparison = run(
-            *captures,
-            iteration=iteration,
-            skip=skip,
-            device=device,
-            cut=cut,
-            min_change=min_change / 100,
-            changes=() if changes is None else changes.split(","),
-            unprofiled_ns=unprofiled_ns,
-            progress=step,
-        )
+        comparison = run(*captures, progress=step, **given)
         checks = check_results(chosen, partial(document, comparison))
     if fail_on_regression:
         checks = (*checks, _regression(comparison))
@@ -147,6 +116,7 @@ def compare(
 
 def _regression(comparison: Comparison) -> CheckResult:
     """Return the check that no capture is slower than the base; its reason names those that are."""
+    from traceview.cli.conditions import CheckResult
     from traceview.report.comparison.tables import headline
 
     slower = [against for against in comparison.against if against.verdict == "slower"]
@@ -160,7 +130,11 @@ def _check_paths(reports: tuple[Path, ...], *outputs: Path | None) -> None:
     from traceview.read.formats import check_capture, is_document
 
     for report in reports:
-        refuse_baseline(report)
+        if report.parent.parts[-2:] == BASELINES:
+            raise RequestError(
+                f"{report.name}: is a baseline of an earlier version; write its document, and compare with that: "
+                f"traceview analyze {report} --no-html --json base.json"
+            )
         if not is_document(report):
             check_capture(report)
     check_outputs(reports, outputs)

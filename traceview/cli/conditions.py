@@ -3,24 +3,32 @@
 PATH is a path of the document, such as `iterations.time_ns` or `devices[0].steady.idle_ns`, or one of SHORT_NAMES. A
 list with `[]`, or without an index, stands for each of its elements: the condition holds if it holds for any of them. A
 path to a list of objects or texts is their number: `findings > 0`. A figure that the document lacks is an error: no
-check passes on what was not measured.
+check passes on what was not measured. Results are shown on the terminal, as Markdown and as JUnit's XML.
 """
 
 from __future__ import annotations
 
 import operator
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from difflib import get_close_matches
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
+from xml.etree import ElementTree
 
-from traceview.cli.checks import CheckResult
+from traceview.cli import removed
 from traceview.cli.options import BYTES
+from traceview.cli.outputs import print_error, write_output
 from traceview.errors import RequestError
 from traceview.model.analysis import CAUSES
+from traceview.model.frozen import dataclass
 from traceview.model.times import NANOSECONDS
-from traceview.model.units import exact_duration
+from traceview.model.units import exact_duration, plain
+from traceview.report.screen import markdown_code, markdown_row, markdown_text
 
 PATH = r"[A-Za-z_]\w*(?:\.\w+|\[\d{0,9}\]){0,20}"
 KEY = r"\w+(?![\w\]])"  # a key of a path, not an index
@@ -37,7 +45,18 @@ OPERATORS: Mapping[str, Callable[[Decimal, Decimal], bool]] = {
 }
 TIMES = ("ns", "causes", "idle", "host_states", "host_waits", "quantiles")  # keys of times, or of objects of times
 LABELS = ("label", "id", "name", "kind", "file", "device")  # keys by which a reason names the element of a list
+EXIT_CHECK_FAILED = 1
 UNMEASURED = ("not_measured", "unknown_because")  # keys that say why an object lacks figures
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """A check by its option, the figure that it compared as text, whether it passed, and the sentence that says why."""
+
+    condition: str
+    value: str
+    passed: bool
+    reason: str
 
 
 class Quantity(NamedTuple):
@@ -95,31 +114,6 @@ SHORT_NAMES: Mapping[str, Mapping[str, Quantity]] = {
         "wait": Quantity("ranks[].bare_wait_ns", ("ranks[].wall_ns",), needs="ranks[].matched_count"),
     },
 }
-# Quantities of version 0.1 whose place the nearest path does not show, as patterns, and what takes their place.
-REPLACED: Mapping[str, Mapping[str, str]] = {
-    "analyze": {
-        "kernel": "devices[].steady.kernels[].total_ns",
-        "kernels": "devices[].steady.kernel_count",
-        "gaps": "devices[].gaps.count",
-        r"idle\.(\w+)": r"devices[].steady.causes.\1",
-        r"(exposed|overlap)_([hd]2[hd]|p2p|um_\w+|copies|other)": "devices[].steady.copies[].exposed_ns",
-        "overlap_communication": "devices[].steady.communication.overlapped_ns",
-        r"findings\.cost": "finding",
-        r"(findings|notes)\.(count|high|medium|low)": r"\1",
-    },
-    "compare": {
-        "kernel": "against[].kernels[].cost_ns",
-        "time|wall": "iteration",
-        r"(idle\.\w+|other|twice|no_gpu)": r"against[].mean_parts.\1.difference_ns",
-        r"((?:implicit_)?sync\.count|launches|kernels|copies)": r"against[].host.\1.difference",
-        r"((?:implicit_)?sync\.\w+)": r"against[].host.\1.difference_ns",
-    },
-    "fleet": {
-        "(own|caused|wall)": r"ranks[].\1_ns",
-        r"skew\.(\w+)": r"collectives[].skew_ns.\1",
-        "unmatched": "unmatched_collectives",
-    },
-}
 
 
 class Figure(NamedTuple):
@@ -155,7 +149,7 @@ def _condition(command: str, text: str) -> Condition:
     text = text.strip()
     match = CONDITION.fullmatch(text)
     name = match[1] if match else text.partition(":")[0]
-    for old, new in REPLACED[command].items():
+    for old, new in removed("quantities")[command].items():
         if name not in SHORT_NAMES[command] and (replaced := re.fullmatch(old, name)):
             raise RequestError(f"--fail-if {text!r}: write {replaced.expand(new)} in place of {name}")
     if match is None:
@@ -265,7 +259,7 @@ def _figures(
         for number, element in enumerate(node):
             if index in ("", str(number)):
                 yield from _figures(element, rest, (*at, number), (*place, *_label(element)))
-    elif isinstance(node, dict) and steps:
+    elif isinstance(node, dict) and steps and node.get("count", 0) is not None:  # null: not measured, its list is empty
         count = 1 if steps[0] in node else 2  # keys of one word or, in a comparison, of two: "sync.count"
         yield from _figures(node.get(".".join(steps[:count])), steps[count:], at, place)
     elif not steps and _is_number(node):
@@ -287,6 +281,10 @@ def _why_unmeasured(condition: Condition, document: Mapping[str, Any]) -> str:
     path = condition.quantity.path
     first, *keys = re.findall(KEY, path)
     stated = [text for key in (first, *keys) for text in _notes(key, document)]
+    figure = path.replace("implicit_sync", "sync")  # notes name both so
+    stated += [
+        note["text"] for note in document["notes"] if any(figure.startswith(f"{key}.") for key in note["affects"])
+    ]
     rows = document.get(first)
     row = rows[0] if isinstance(rows, list) and rows else rows
     if isinstance(row, dict) and keys and keys[0] in row:
@@ -298,8 +296,6 @@ def _why_unmeasured(condition: Condition, document: Mapping[str, Any]) -> str:
 
 def _nearest(condition: Condition, document: Mapping[str, Any]) -> str:
     """Return the short name or the path of a figure that is most like the path of a condition, or like its end."""
-    from difflib import get_close_matches
-
     names = {name: name for name in SHORT_NAMES[condition.command]}
     for path in sorted(_paths(document), key=lambda path: (len(path), path)):
         keys = path.split(".")
@@ -316,3 +312,34 @@ def _paths(node: Any, path: str = "") -> set[str]:
     if isinstance(node, list) and not (node and _is_number(node[0])):
         return {path}.union(*(_paths(element, f"{path}[]") for element in node))
     return {path} if _is_number(node) or isinstance(node, list) else set()
+
+
+def with_checks(to_markdown: Callable[[], str], checks: Sequence[CheckResult]) -> str:
+    """Return the Markdown of a result, with a table of the checks."""
+    rows = [
+        (markdown_code(check.condition), "passed" if check.passed else "**failed**", markdown_text(check.reason))
+        for check in checks
+    ]
+    table = ["", *map(markdown_row, (("check", "result", "figure"), ("---",) * 3, *rows)), ""] if rows else []
+    return to_markdown() + "\n".join(table)
+
+
+def junit_text(checks: Sequence[CheckResult]) -> str:
+    """Return the checks as JUnit's XML, a test case for each."""
+    failed = sum(not check.passed for check in checks)
+    suite = ElementTree.Element("testsuite", name="traceview", tests=str(len(checks)), failures=str(failed))
+    for check in checks:
+        case = ElementTree.SubElement(suite, "testcase", classname="traceview", name=plain(check.condition, 2000))
+        if not check.passed:
+            ElementTree.SubElement(case, "failure", message=plain(f"{check.condition}: {check.reason}", 2000))
+    return ElementTree.tostring(suite, encoding="unicode") + "\n"
+
+
+def exit_if_failed(checks: Sequence[CheckResult], junit: Path | None) -> None:
+    """Write the file of --junit, print the checks that failed, and exit with EXIT_CHECK_FAILED if there are any."""
+    write_output(junit, partial(junit_text, checks))
+    for check in checks:
+        if not check.passed:
+            print_error(f"traceview: {check.condition}: {check.reason}")
+    if not all(check.passed for check in checks):
+        sys.exit(EXIT_CHECK_FAILED)

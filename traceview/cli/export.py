@@ -7,16 +7,8 @@ from pathlib import Path
 
 import click
 
-from traceview.cli import command
+from traceview.cli import command, options
 from traceview.cli.fleet import EXIT_SKIPPED, common_folder, report_skipped
-from traceview.cli.options import (
-    CAPTURE,
-    JSON,
-    OUTPUT,
-    SILENT,
-    reading_options,
-    window_options,
-)
 from traceview.cli.outputs import check_outputs, print_bytes, print_out, progress, write_document
 from traceview.errors import OutputError, RequestError
 from traceview.report.files import is_stdout, refuse_link
@@ -40,21 +32,12 @@ FORMATS = ("perfetto", "parquet")  # as in traceview.captures.export, which this
     metavar="FORMAT",
     help="perfetto or parquet.",
 )
-@click.option(
-    "--output",
-    "-o",
-    type=OUTPUT,
-    help='The file or folder; ".gz" compresses, "-" prints it.',
-)
-@window_options
-@click.option(
-    "--device",
-    metavar="GPU",
-    help="Export only this device ('GPU 0' or 0) and its processes.",
-)
-@JSON
-@reading_options
-@SILENT
+@click.option("--output", "-o", type=options.OUTPUT, help='The file or folder; ".gz" compresses, "-" prints it.')
+@options.window_options
+@click.option("--device", metavar="GPU", help="Export only this device ('GPU 0' or 0) and its processes.")
+@options.JSON
+@options.reading_options
+@options.SILENT
 def export(
     reports: tuple[str, ...],
     form: str,
@@ -86,7 +69,7 @@ def export(
             raise RequestError("--from, --to, --range and --device narrow one report, and here are several")
         _export_many(paths, form, output, json_path, quiet)
         return
-    report = CAPTURE.convert(paths[0], None, click.get_current_context())
+    report = options.CAPTURE.convert(paths[0], None, click.get_current_context())
     assert isinstance(report, Path), "the type of CAPTURE's paths"
     target = output or report.with_name(f"{_stem(report)}{SUFFIXES[form]}")
     if output is None:

@@ -6,35 +6,12 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from traceview.cli import command
-from traceview.cli.checks import exit_if_failed, with_checks
-from traceview.cli.options import (
-    ITERATION,
-    JSON,
-    MARKDOWN,
-    NO_HTML,
-    OPEN,
-    OUTPUT,
-    QUIET,
-    SKIP,
-    VERBOSE,
-    fail_if_option,
-    page_path,
-    reading_options,
-    top_option,
-)
-from traceview.cli.outputs import (
-    check_outputs,
-    print_error,
-    print_out,
-    progress,
-    text_of,
-    write_results,
-)
+from traceview.cli import command, options
+from traceview.cli.outputs import check_outputs, print_error, print_out, progress, text_of, write_results
 from traceview.errors import RequestError
 from traceview.report.files import refuse_link
 
@@ -47,31 +24,26 @@ MAX_LISTED_SKIPPED = 10
 PAGE = "fleet.overlap.html"
 
 
-@command(
-    "traceview fleet 'runs/rank*.sqlite'",
-    "traceview fleet runs --workers 4 --fail-if 'straggler > 5%'",
-)
+@command("traceview fleet 'runs/rank*.sqlite'", "traceview fleet runs --workers 4 --fail-if 'straggler > 5%'")
 @click.argument("reports", nargs=-1, required=True, metavar="REPORT...")
-@click.option("--html", type=OUTPUT, help=f"Write the page here.  [default: {PAGE}]")
-@NO_HTML
-@OPEN
-@JSON
-@MARKDOWN
-@ITERATION
-@SKIP
+@click.option("--html", type=options.PAGE_OUTPUT, help="Write the page here.  [default: beside the reports]")
+@options.NO_HTML
+@options.OPEN
+@options.JSON
+@options.MARKDOWN
+@options.ITERATION
+@options.SKIP
 @click.option(
     "--margin",
     type=click.FloatRange(0, 1000),
+    callback=lambda _context, _option, percent: percent / 100,
     default=5.0,
     show_default=True,
     metavar="PERCENT",
     help="A rank is a straggler when its own time exceeds the others' median by more than PERCENT and its noise.",
 )
 @click.option(
-    "--workers",
-    type=click.IntRange(1, 512),
-    metavar="N",
-    help="Number of processes.  [default: one per CPU]",
+    "--workers", type=click.IntRange(1, 512), metavar="N", help="Number of processes.  [default: one per CPU]"
 )
 @click.option(
     "--scheduler",
@@ -79,11 +51,11 @@ PAGE = "fleet.overlap.html"
     help="Read and merge on a Dask cluster, for example tcp://host:8786. The scheduler can run code on this machine: "
     "use tls:// on a network that you do not control.",
 )
-@top_option("Maximum number of rows in each list.")
-@fail_if_option("straggler > 5%")
-@reading_options
-@VERBOSE
-@QUIET
+@options.top_option("Maximum number of rows in each list.")
+@options.fail_if_option("straggler > 5%")
+@options.reading_options
+@options.VERBOSE
+@options.QUIET
 def fleet(
     reports: tuple[str, ...],
     html: Path | None,
@@ -91,26 +63,22 @@ def fleet(
     opened: bool,
     json_path: Path | None,
     markdown: Path | None,
-    iteration: str | None,
-    skip: int | None,
-    margin: float,
-    workers: int | None,
-    scheduler: str | None,
     top: int,
     conditions: tuple[str, ...],
     junit: Path | None,
     verbose: bool,
     quiet: bool,
+    **given: Any,
 ) -> None:
     """Compare the ranks of a run: write one offline HTML page and print a summary.
 
     REPORT is an .sqlite file from `nsys export --type sqlite`, a trace of torch.profiler, a folder of either, or a
     quoted pattern such as 'runs/rank*.sqlite'. A report contains one rank or several.
     """
-    if workers is not None and scheduler is not None:
+    if given["workers"] is not None and given["scheduler"] is not None:
         raise RequestError("--workers is for this machine and --scheduler for a cluster; use one of them")
-    page = page_path(html, no_html, opened, Path(PAGE))
-    from traceview.cli.conditions import check_results, conditions_of
+    page = options.page_path(html, no_html, opened, Path(PAGE))
+    from traceview.cli.conditions import check_results, conditions_of, exit_if_failed, with_checks
     from traceview.ranks.analyze_reports import analyze_reports, find_reports
     from traceview.report.fleet import document, render, to_json
 
@@ -120,15 +88,7 @@ def fleet(
         refuse_link(page := common_folder(paths) / PAGE, "--html")
     check_outputs(paths, (page, json_path, markdown, junit))
     with progress(quiet) as step:
-        result = analyze_reports(
-            paths,
-            iteration=iteration,
-            skip=skip,
-            workers=workers,
-            scheduler=scheduler,
-            margin=margin / 100,
-            progress=step,
-        )
+        result = analyze_reports(paths, progress=step, **given)
         checks = check_results(chosen, partial(document, result))
         step("write", 0.95)
         summary = None if quiet else partial(text_of, "fleet.terminal", result, verbose, top=top)

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import click
 
 from traceview.cli import CAPTURES
-from traceview.cli.removed import refuse_baseline_name
 from traceview.errors import RequestError
 from traceview.report.files import is_stdout, named_output
 
@@ -56,7 +55,11 @@ class _Capture(click.Path):
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:
-        refuse_baseline_name(os.fspath(value))
+        if (name := os.fspath(value)).startswith("baseline:") and not Path(name).exists():
+            raise RequestError(
+                f"{name[:40]}: names a baseline of an earlier version; give the path of a document of "
+                "`traceview analyze --json`, which compare takes"
+            )
         path = super().convert(value, param, ctx)
         if ctx is not None:
             ctx.meta.setdefault(CAPTURES, []).append(path)
@@ -101,6 +104,21 @@ class _Output(click.Path):
 
 FILE = click.Path(path_type=Path)
 OUTPUT = _Output(path_type=Path)
+
+
+class _Page(_Output):
+    """The path of a page, which is a file."""
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        path = super().convert(value, param, ctx)
+        if isinstance(path, Path) and is_stdout(path):
+            raise RequestError("--html needs a file name; the page cannot go to standard output")
+        return path
+
+
+PAGE_OUTPUT = _Page(path_type=Path)
 CAPTURE = _Capture(path_type=Path)
 
 REPORT = click.argument("report", type=CAPTURE)
@@ -109,19 +127,12 @@ MARKDOWN = click.option("--markdown", type=OUTPUT, help='Write Markdown for a pu
 JUNIT = click.option("--junit", type=OUTPUT, help="Write the result of every --fail-if as JUnit's XML to this file.")
 OPEN = click.option("--open", "opened", is_flag=True, help="Open the page in a browser.")
 NO_HTML = click.option("--no-html", is_flag=True, help="Do not write the page.")
-ITERATION = click.option(
-    "--iteration",
-    metavar="REGEX",
-    help="NVTX ranges whose name matches REGEX are iterations.",
-)
+ITERATION = click.option("--iteration", metavar="REGEX", help="NVTX ranges whose name matches REGEX are iterations.")
 SKIP = click.option(
-    "--skip",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Leave out the first N iterations as warm-up.",
+    "--skip", type=click.IntRange(min=0), metavar="N", help="Leave out the first N iterations as warm-up."
 )
 DEVICE = click.option("--device", metavar="GPU", help="Use only this device: its id ('GPU 0') or ordinal (0).")
-VERBOSE = click.option("--verbose", "-v", is_flag=True, help="Print everything: all findings, notes and tables.")
+VERBOSE = click.option("--verbose", "-v", is_flag=True, help="Print more: lists and tables, their first rows.")
 SILENT = click.option("--quiet", "-q", is_flag=True, help="Print nothing.")  # where there is no summary
 QUIET = click.option("--quiet", "-q", is_flag=True, help="Print no summary and no progress.")
 
@@ -188,12 +199,7 @@ UNPROFILED = click.option(
 )
 
 
-_FROM = click.option(
-    "--from",
-    "start",
-    metavar="TIME",
-    help="Start of the window: 120ms after the first GPU work.",
-)
+_FROM = click.option("--from", "start", metavar="TIME", help="Start of the window: 120ms after the first GPU work.")
 _TO = click.option("--to", "end", metavar="TIME", help="End of the window.")
 _RANGE = click.option(
     "--range",
@@ -206,8 +212,8 @@ window_options = together(_FROM, _TO, _RANGE)
 
 def page_path(html: Path | None, no_html: bool, opened: bool, default: Path) -> Path | None:
     """Return the path of the page, or None without one. Raises TraceviewError if the options contradict each other."""
-    if html is not None and (no_html or is_stdout(html)):
-        raise RequestError("--html needs a file name and does not go with --no-html")
+    if html is not None and no_html:
+        raise RequestError("--html does not go with --no-html")
     if no_html and opened:
         raise RequestError("--open needs the page and does not go with --no-html")
     return None if no_html else html or default

@@ -44,13 +44,13 @@ def can_print(characters: str) -> bool:
 
 
 def screen() -> Screen:
-    """Return the terminal of standard output: 80 to 160 columns wide, as COLUMNS says where it is set.
+    """Return the terminal of standard output: 40 to 160 columns wide, as COLUMNS says where it is set.
 
     Text that goes into a file or a pipe has NO_TERMINAL columns without it, and no colours.
     """
     from traceview.report.screen import LETTERS, Screen
 
-    columns = min(max(shutil.get_terminal_size((NO_TERMINAL, 24)).columns, 80), 160)
+    columns = min(max(shutil.get_terminal_size((NO_TERMINAL, 24)).columns, 40), 160)
     if not sys.stdout.isatty():
         return Screen(columns, can_print(LETTERS))
     colours = 1 << 24 if os.environ.get("COLORTERM") in ("truecolor", "24bit") else 256
@@ -85,7 +85,7 @@ def print_bytes(pieces: Iterable[bytes]) -> None:
 
 
 def check_outputs(inputs: Iterable[Path], outputs: Iterable[Path | None], exported: Path | None = None) -> None:
-    """Check the outputs of a command before it does any work (files.check_outputs).
+    """Check the outputs of a command before it does any work.
 
     An output cannot replace another capture or a part of one. `exported` is the exception: it may replace an earlier
     trace, and its format checks the rest. Raises OutputError, and RequestError for two on standard output.
@@ -94,7 +94,9 @@ def check_outputs(inputs: Iterable[Path], outputs: Iterable[Path | None], export
     if sum(map(is_stdout, outputs)) > 1:
         raise RequestError("only one of --json, --markdown and --junit can write to standard output")
     files.check_different(inputs, (exported, *outputs))
-    files.check_outputs((), outputs)
+    for path in outputs:
+        if path is not None and not is_stdout(path):
+            files.check_file(path)
     for path in (exported, *outputs):
         if path is None or not path.parent.exists():
             continue
@@ -128,7 +130,7 @@ def write_results(
             return text
     if summary is None:
         return ""
-    return summary() if page is None else f"{summary()}\nPage: {plain(str(page), 4000)}\n"
+    return summary() if page is None else f"{summary()}Page: {plain(str(page), 4000)}\n"
 
 
 def write_document(json_path: Path | None, result: object) -> bool:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from traceview.cli import command
-from traceview.cli.options import FILE, JSON, NO_HTML, NSYS, OPEN, QUIET, reading_options
+from traceview.cli import command, options
 from traceview.cli.outputs import check_outputs, print_error, print_out, screen, write_document
 from traceview.errors import RequestError, TraceviewError
 from traceview.model.units import plain
@@ -31,29 +30,27 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option(
-    "--output", "-o", type=FILE, default=Path("report"), show_default=True, help="The report, without .nsys-rep."
+    "--output",
+    "-o",
+    type=options.FILE,
+    default=Path("report"),
+    show_default=True,
+    help="The report, without .nsys-rep.",
 )
 @click.option("--force", "replaces", is_flag=True, help="Replace a report of this name.")
 @click.option("--python", is_flag=True, help="Sample Python stacks: lines that make the GPU wait.")
-@click.option(
-    "--gpu-metrics",
-    is_flag=True,
-    help="Sample counters of the GPU, if its driver allows it.",
-)
+@click.option("--gpu-metrics", is_flag=True, help="Sample counters of the GPU, if its driver allows it.")
 @click.option("--trace", "traced", metavar="APIS", help="What nsys traces.  [default: cuda,nvtx]")
 @click.option("--delay", type=_POSITIVE, metavar="SECONDS", help="Start to record after this time.")
 @click.option("--seconds", type=_POSITIVE, metavar="SECONDS", help="Record for this time, and end the program then.")
 @click.option(
-    "--iterations",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="End the program after a warm-up and N iterations.",
+    "--iterations", type=click.IntRange(min=1), metavar="N", help="End the program after a warm-up and N iterations."
 )
-@JSON
-@OPEN
-@NO_HTML
-@QUIET
-@reading_options
+@options.JSON
+@options.OPEN
+@options.NO_HTML
+@options.QUIET
+@options.reading_options
 @click.pass_context
 def record(
     context: click.Context, /, json_path: Path | None, opened: bool, no_html: bool, quiet: bool, **given: Any
@@ -110,13 +107,10 @@ def _steady_iterations(report: Path, quiet: bool) -> SteadyIterations:
     return steady
 
 
-@command(
-    "traceview doctor",
-    "traceview doctor --nsys /opt/nvidia/nsight-systems/bin/nsys",
-)
-@JSON
-@NSYS
-@QUIET
+@command("traceview doctor", "traceview doctor --nsys /opt/nvidia/nsight-systems/bin/nsys")
+@options.JSON
+@options.NSYS
+@options.QUIET
 def doctor(json_path: Path | None, quiet: bool) -> None:
     """Check whether this machine can record: nsys, the driver, permissions, the nvtx package.
 

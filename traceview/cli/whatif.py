@@ -7,22 +7,10 @@ from pathlib import Path
 
 import click
 
-from traceview.cli import command
-from traceview.cli.options import (
-    CAPTURE,
-    ITERATION,
-    JSON,
-    OUTPUT,
-    QUIET,
-    SKIP,
-    UNPROFILED,
-    VERBOSE,
-    parse_size,
-    reading_options,
-)
+from traceview.cli import command, options
 from traceview.cli.outputs import check_outputs, print_out, progress, screen, text_of, write_output
 from traceview.errors import RequestError
-from traceview.report.files import is_stdout, write_text
+from traceview.report.files import write_text
 
 
 @command(
@@ -32,28 +20,20 @@ from traceview.report.files import is_stdout, write_text
     "traceview whatif 'runs/rank*.sqlite'",
 )
 @click.argument("reports", metavar="REPORT...", nargs=-1, required=True)
-@JSON
-@click.option("--html", "html_path", type=OUTPUT, help="Write the page, with the critical path as a row.")
-@ITERATION
-@SKIP
+@options.JSON
+@click.option("--html", "html_path", type=options.PAGE_OUTPUT, help="Write the page, with the critical path as a row.")
+@options.ITERATION
+@options.SKIP
 @click.option("--faster", multiple=True, metavar="KERNEL=TIMES", help="Assume KERNEL runs TIMES x faster. Repeatable.")
+@click.option("--ranks", type=click.IntRange(min=2), metavar="N", help="Assume N GPUs of a host, each with a batch.")
 @click.option(
-    "--ranks",
-    type=click.IntRange(min=2),
-    metavar="N",
-    help="Assume N GPUs of a host, each with a batch.",
-)
-@click.option(
-    "--gradients",
-    type=parse_size,
-    metavar="SIZE",
-    help="Bytes that --ranks averages: often 4 a parameter.",
+    "--gradients", type=options.parse_size, metavar="SIZE", help="Bytes that --ranks averages: often 4 a parameter."
 )
 @click.option("--all-ranks", is_flag=True, help="Replay all GPUs of REPORT together, as its ranks.")
-@UNPROFILED
-@reading_options
-@VERBOSE
-@QUIET
+@options.UNPROFILED
+@options.reading_options
+@options.VERBOSE
+@options.QUIET
 def whatif(
     reports: tuple[str, ...],
     json_path: Path | None,
@@ -76,7 +56,7 @@ def whatif(
     waits for the last rank, and changes are made on the rank that the others wait for, and on all.
     """
     faster_kernels = dict(_kernel_and_factor(text) for text in faster)
-    _check_options(ranks, gradients, html_path)
+    _check_options(ranks, gradients)
     from traceview.ranks.analyze_reports import find_reports
     from traceview.read.formats import check_capture
 
@@ -87,7 +67,7 @@ def whatif(
         _across_ranks(paths, json_path, iteration, skip, verbose, quiet)
         return
     named = Path(reports[0])  # a folder of one report may have other captures
-    report = CAPTURE.convert(named if named.exists() else paths[0], None, click.get_current_context())
+    report = options.CAPTURE.convert(named if named.exists() else paths[0], None, click.get_current_context())
     assert isinstance(report, Path), "the type of CAPTURE's paths"
     check_capture(report)
     check_outputs((report,), (html_path, json_path))
@@ -98,8 +78,8 @@ def whatif(
     from traceview.report.whatif import render_bounds, to_json
 
     with progress(quiet) as step:
-        options = AnalysisOptions(iteration=iteration, skip=skip, unprofiled_ns=unprofiled_ns)
-        capture = analyze_capture(report, options, progress=step)
+        how = AnalysisOptions(iteration=iteration, skip=skip, unprofiled_ns=unprofiled_ns)
+        capture = analyze_capture(report, how, progress=step)
         analysis = capture.analysis
         step("predict", 0.95)
         more = (data_parallel(ranks, gradients),) if ranks and gradients else ()
@@ -119,14 +99,12 @@ def whatif(
         print_out(text_of("whatif", result, verbose))
 
 
-def _check_options(ranks: int | None, gradients: int | None, html_path: Path | None) -> None:
+def _check_options(ranks: int | None, gradients: int | None) -> None:
     """Raise RequestError for options that make no sense."""
     if gradients == 0:
         raise RequestError("--gradients 0: give the size of the gradients, usually 4 bytes per parameter")
     if (ranks is None) != (gradients is None):
         raise RequestError("--ranks and --gradients belong together, for example --ranks 2 --gradients 253MB")
-    if is_stdout(html_path):
-        raise RequestError("--html needs a file name; the page cannot go to standard output")
 
 
 def _across_ranks(

@@ -6,7 +6,7 @@ The page also shows events around the iteration with the median length of each c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,13 @@ from traceview.comparison.change import (
     change_between,
     judge_time,
     mean_change,
+    ratio_interval,
     time_shape,
 )
 from traceview.comparison.document import AnalysisDocument, Analyzed, read_document, with_unprofiled
-from traceview.comparison.document_samples import sample_document
 from traceview.comparison.kernels import LineSamples, iteration_work, kernel_changes, line_changes, sample_lines
 from traceview.comparison.notes import comparison_notes, difference_notes
+from traceview.comparison.overlap import OverlapSample, overlap_changes, sample_overlap
 from traceview.comparison.predicted import predicted_time, with_result
 from traceview.comparison.sample import (
     COUNTS,
@@ -38,6 +39,7 @@ from traceview.comparison.sample import (
     align_capture,
     mean_parts,
     sample_capture,
+    sample_document,
     sample_iterations,
 )
 from traceview.errors import RequestError
@@ -51,6 +53,7 @@ from traceview.model.comparison import (
     IterationTimeline,
     IterationWork,
 )
+from traceview.model.frozen import dataclass
 from traceview.model.trace import Trace, Window
 from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.pipeline import Progress, analyze
@@ -161,17 +164,28 @@ def compare(
     changes: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Comparison:
-    """Compare `after` and each of `more` with `before`, the base.
+    """Compare captures with the first of them (docs/compare.md).
 
-    A report is a path, a Trace, an Analysis, or the path of a document of `traceview analyze --json`. `iteration`,
-    `skip`, `device` and `costs` are those of analyze() and do not apply to an Analysis or a document; `unprofiled_ns`
-    has a value for each report, or none. `cut` selects where iterations end:
-    at their NVTX ranges ("range"), when the GPU has finished them ("gpu"), or depending on the captures ("auto", see
-    align.py). Wall-time changes below the share `min_change` of the base's wall time count as noise. `changes` are
-    changes of whatif() that were made together: the comparison has what they are predicted to give, from `before`.
-    `progress` is called at each step.
+    Args:
+        before: The base: a path, a Trace, an Analysis, or the path of a document of `traceview analyze --json`.
+        after: What is compared with it, in any of these forms.
+        more: Further captures, each compared with `before`.
+        iteration: As in `analyze`; like `skip`, `device` and `costs` it does not apply to an Analysis or a document.
+        skip: The number of warm-up iterations.
+        device: The id of the only GPU to compare.
+        cut: Where iterations end for medians: "range", at their ranges; "gpu", when the GPU has finished them; "auto",
+            by what the captures show.
+        min_change: Changes of the mean time below this share of the base's count as noise, from 0 to 1.
+        costs: What the profiler adds to calls, as in `analyze`.
+        unprofiled_ns: The measured time of an iteration without the profiler in ns, one for each capture, or none.
+        changes: Ids of changes of `whatif` that were made together; the comparison has what they are predicted to give.
+        progress: A function that is called before each step with its name and the fraction that is done.
 
-    Raises TraceviewError (see errors.py) if a capture cannot be read or there is nothing to compare.
+    Returns:
+        The difference of each capture from the base in ns per iteration, with intervals and a verdict.
+
+    Raises:
+        TraceviewError: A capture cannot be read, or there is nothing to compare.
     """
     _check_options(cut, min_change)
     analyses = []
@@ -217,6 +231,7 @@ class _Side:
     medians: Sample
     means: Sample
     lines: LineSamples | None  # idle time by line, of the iterations of `means`
+    overlap: OverlapSample | None  # hidden and exposed time, of the same iterations
 
     @property
     def time(self) -> Series:
@@ -224,11 +239,7 @@ class _Side:
 
 
 def compare_analyses(
-    analyses: Sequence[Analyzed],
-    *,
-    cut: str = "auto",
-    min_change: float = MIN_CHANGE,
-    changes: Sequence[str] = (),
+    analyses: Sequence[Analyzed], *, cut: str = "auto", min_change: float = MIN_CHANGE, changes: Sequence[str] = ()
 ) -> Comparison:
     """Compare analyses with the first of them; the options are those of compare()."""
     names = [analysis.info.file for analysis in analyses]
@@ -273,13 +284,15 @@ def _iteration_unit(analyses: Sequence[Analyzed]) -> str:
 
 def _side(file: str, analysis: Analyzed, host: IterationTimes | None, cut: str) -> _Side:
     if isinstance(analysis, AnalysisDocument):
-        return _Side(file, analysis, *sample_document(analysis, host, cut), None)
+        medians, means = sample_document(analysis, host, cut)
+        return _Side(file, analysis, medians, means, None, sample_overlap(analysis, None, cut == "whole"))
     if cut == "whole" or host is None:
         whole = sample_capture(analysis)
-        return _Side(file, analysis, whole, whole, sample_lines(analysis, align_capture(analysis)))
+        at = align_capture(analysis)
+        return _Side(file, analysis, whole, whole, sample_lines(analysis, at), sample_overlap(analysis, at, True))
     medians, at = sample_iterations(analysis, align_iterations(host, cut)), align_borders(host)
     means = medians if cut == "gpu" and host.runs_ahead else sample_iterations(analysis, at)
-    return _Side(file, analysis, medians, means, sample_lines(analysis, at))
+    return _Side(file, analysis, medians, means, sample_lines(analysis, at), sample_overlap(analysis, at, False))
 
 
 def _capture(side: _Side, cut: str) -> ComparedCapture:
@@ -320,7 +333,7 @@ def _compare_sides(
     if shorter := [each.file for each in (base, side) if len(each.means.wall) < len(each.medians.wall)]:
         why = f"{shorter[0]} is a document of an earlier version, without the times of its iterations on the GPU"
         verdict = verdict._replace(why=why)
-    low, high = (None if edge is None else _ratio(time.before + edge, time.before) for edge in (time.low, time.high))
+    low, high = (ratio_interval(old, new) if time.before else None) or (None, None)
     difference = CaptureDifference(
         capture=after,
         verdict=verdict.word,
@@ -338,6 +351,7 @@ def _compare_sides(
         idle=change("idle") if "idle" in known else None,
         host=tuple(change(name) for name in HOST_FIGURES if name in known),
         kernels=kernel_changes(base.means.kernels, side.means.kernels, min_change),
+        overlap=overlap_changes(base.overlap, side.overlap, old, new, min_change) if work.is_same else (),
         lines=line_changes(base.lines, side.lines, old, new, min_change),
         unprofiled_ratio=_unprofiled_ratio(before, after, work),
     )

@@ -12,7 +12,6 @@ Medians need one cut for all captures. The mean time per iteration needs none: i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from traceview.errors import RequestError
 from traceview.intervals import Times
 from traceview.measure.iterations.times import MAX_GPU_LAG, IterationTimes
 from traceview.model.analysis import NotMeasured
+from traceview.model.frozen import dataclass
 
 GPU_CUT = "an iteration lasts from the end of the previous iteration's GPU work to the end of its own"
 

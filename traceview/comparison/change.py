@@ -257,6 +257,22 @@ def mean_interval(before: Series, after: Series) -> DifferenceInterval | None:
     return percentile_interval(moved, after.mean - before.mean)
 
 
+def ratio_interval(before: Series, after: Series) -> tuple[float, float] | None:
+    """Return the interval of the ratio of means, whose reverse is that of the swapped captures.
+
+    None below MIN_PERIODS values.
+    """
+    if min(len(before.values), len(after.values)) < MIN_PERIODS:
+        return None
+    # A resampled mean of a few scattered values may be negative.
+    old, new = (
+        [np.maximum(series.mean + moved, 1.0) for moved in resampled_deviations(series)] for series in (before, after)
+    )
+    ordered = np.sort(np.concatenate([new[1] / old[0], new[0] / old[1]]))
+    tail = int(len(ordered) * (1 - LEVEL) / 2)
+    return ordered[tail].item(), ordered[-1 - tail].item()
+
+
 def judge_time(
     time: FigureChange, before: Series, after: Series, min_change: float, work: IterationWork
 ) -> TimeVerdict:

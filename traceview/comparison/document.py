@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import UnionType
@@ -17,6 +17,7 @@ from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 from traceview.errors import NotFoundError, ReportError
 from traceview.model.analysis import Analysis, Iteration, IterationKind, Iterations, NotMeasured, Spread
 from traceview.model.findings import Gain
+from traceview.model.frozen import dataclass
 from traceview.model.trace import Note, ReportInfo, Window
 from traceview.model.unprofiled import ESTIMATE, UnprofiledTime
 from traceview.read.source import display_name
@@ -53,6 +54,9 @@ class DocumentSums:
     exposed_communication_ns: int
     causes: Mapping[str, int]
     kernels: tuple[DocumentKernel, ...]
+    copies: tuple[DocumentCopies, ...] = ()
+    communication: DocumentCommunication | None = None
+    collectives: tuple[DocumentCollective, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,8 @@ class DocumentCopies:
 
     kind: str
     exposed_ns: int
+    busy_ns: int = 0
+    exposed_causes: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,17 @@ class DocumentCommunication:
     """The communication of a device."""
 
     exposed_ns: int
+    busy_ns: int = 0
+    exposed_causes: Mapping[str, int] | None = None
+    contention_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentCollective:
+    """A row of the table `collectives`."""
+
+    collective: str
+    busy_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +108,12 @@ class DocumentDevice:
     gaps: DocumentGaps
     kernels: tuple[DocumentKernel, ...]
     steady: DocumentSums
+    collectives: tuple[DocumentCollective, ...] = ()
+
+    @property
+    def window(self) -> Window:
+        """The time from its first to its last work."""
+        return Window(*self.window_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,9 +288,19 @@ def _check_devices(devices: Sequence[DocumentDevice]) -> None:
         for window in (device.window_ns, steady.window_ns):
             if len(window) != 2 or not 0 <= window[1] - window[0] <= MAX_LENGTH:
                 _refuse(f"has a device whose window_ns ends before it starts; {AGAIN}")
-        values += [device.compute_ns, device.communication.exposed_ns, *(copies.exposed_ns for copies in device.copies)]
-        values += [steady.compute_ns, steady.exposed_h2d_ns, steady.exposed_d2h_ns, steady.exposed_communication_ns]
+        values += [
+            device.compute_ns,
+            steady.compute_ns,
+            steady.exposed_h2d_ns,
+            steady.exposed_d2h_ns,
+            steady.exposed_communication_ns,
+        ]
         values += [*device.gaps.causes.values(), *steady.causes.values()]
+        for each in (device, steady):
+            talk = (each.communication,) if each.communication else ()
+            for row in (*each.copies, *talk):
+                values += [row.exposed_ns, row.busy_ns, *(row.exposed_causes or {}).values()]
+            values += [row.busy_ns for row in each.collectives]
         values += [value for row in (*device.kernels, *steady.kernels) for value in (row.count, row.total_ns)]
     if min(values, default=0) < 0 or sum(values) > MAX_VALUE:
         _refuse(f"has a device with an impossible time or count; {AGAIN}")

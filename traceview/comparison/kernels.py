@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,9 +23,10 @@ from traceview.comparison.change import Series, change_between, figure_change, m
 from traceview.intervals import Times
 from traceview.measure.gaps import ThreadStates
 from traceview.measure.host import HostIdle
-from traceview.measure.kernels.families import KernelKind, shape_kinds
+from traceview.measure.kernels.families import shape_kinds
 from traceview.model.analysis import Analysis, Iterations
 from traceview.model.comparison import FigureChange, IterationWork, KernelChange, LineChange
+from traceview.model.frozen import dataclass
 from traceview.model.trace import SOURCES
 
 Floats = NDArray[np.float64]
@@ -105,8 +106,8 @@ def sample_kernels(
         .with_columns(pl.col("name").cast(pl.String))
     )
     pairs = sums.select("name", "shape").unique(maintain_order=True)
-    launched, kinds = analysis.trace.shapes, shape_kinds(analysis.trace.shapes)
-    keys = [_kernel_shape(name, launched.row(shape, named=True), kinds[shape]) for name, shape in pairs.iter_rows()]
+    launched, label = analysis.trace.shapes, shape_kinds(analysis.trace.shapes)["label"]
+    keys = [_kernel_shape(name, launched.row(shape, named=True), label[shape]) for name, shape in pairs.iter_rows()]
     shapes = sorted(set(keys), key=str)
     numbers = {shape: number for number, shape in enumerate(shapes)}
     number = pl.Series("number", [numbers[key] for key in keys], dtype=pl.Int64)
@@ -117,9 +118,9 @@ def sample_kernels(
     return KernelSamples(tuple(shapes), first, place, count, time, len(at.start))
 
 
-def _kernel_shape(name: str, row: Mapping[str, Any], kind: KernelKind) -> KernelShape:
+def _kernel_shape(name: str, row: Mapping[str, Any], label: str) -> KernelShape:
     sizes = [[row[f"{kind}_{axis}"] for axis in "xyz"] for kind in ("grid", "block")]
-    return KernelShape(name, kind.label or name, *(() if None in size else tuple(size) for size in sizes))
+    return KernelShape(name, label or name, *(() if None in size else tuple(size) for size in sizes))
 
 
 def kernel_changes(before: KernelSamples, after: KernelSamples, min_change: float) -> tuple[KernelChange, ...]:
@@ -286,7 +287,7 @@ def line_changes(
             function=(new or old or Line("", "", 0)).function,
             line=new.line if new else None,
             line_before=old.line if old else None,
-            idle=_judged(mean_change("idle", _line_times(base, before, old), _line_times(other, after, new)), least),
+            idle=judged(mean_change("idle", _line_times(base, before, old), _line_times(other, after, new)), least),
         )
         for old, new in _matching_lines(before, after)
     ]
@@ -298,7 +299,8 @@ def _line_times(times: Series, lines: LineSamples, line: Line | None) -> Series:
     return times.with_values(np.zeros(len(times.values), np.int64) if line is None else lines[line])
 
 
-def _judged(change: FigureChange, least: float) -> FigureChange:
+def judged(change: FigureChange, least: float) -> FigureChange:
+    """Return the change with the verdict noise if it is smaller than `least` ns."""
     return replace(change, verdict="noise") if abs(change.difference) < least else change
 
 

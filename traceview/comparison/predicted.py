@@ -36,7 +36,7 @@ def predicted_time(report: Analyzed, changes: Sequence[str]) -> PredictedTime:
 def _time_in_document(document: AnalysisDocument, iterations: Iterations, changes: Sequence[str]) -> PredictedTime:
     """Return the prediction that a finding holds."""
     held = {finding.change: finding for finding in _predicted(document.findings)}
-    finding = held.get(changes[0]) if len(changes) == 1 else None
+    finding = next((each for names, each in held.items() if set(names.split("+")) == set(changes)), None)
     if finding is None or finding.gain is None:
         holds = f" (it holds predictions of {', '.join(held)})" if held else ""
         raise RequestError(

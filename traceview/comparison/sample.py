@@ -1,23 +1,26 @@
-"""The figures of each steady iteration of a capture, or of the whole capture: one array per figure, in ns or counts."""
+"""The figures of each steady iteration of a capture or document, or of the whole: one array per figure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
 
-from traceview.comparison.align import AlignedIterations
+from traceview.comparison.align import AlignedIterations, align_iterations
 from traceview.comparison.change import Series, mean_change
-from traceview.comparison.kernels import KernelSamples, sample_kernels
+from traceview.comparison.document import AnalysisDocument, Analyzed, DocumentDevice, DocumentKernel
+from traceview.comparison.kernels import KernelSamples, KernelShape, sample_kernels
 from traceview.errors import RequestError
 from traceview.intervals import Intervals, Times, covered_length, length, union
 from traceview.measure.activity import COMMUNICATION, COMPUTE, Activity, active_devices
 from traceview.measure.gaps import ThreadStates
-from traceview.measure.iterations.times import MeasuredDevices, breakdown
+from traceview.measure.iterations.times import IterationTimes, MeasuredDevices, breakdown
 from traceview.model.analysis import CAUSES, Analysis, DeviceUse, Iterations, SyncUse
 from traceview.model.comparison import FigureChange
+from traceview.model.frozen import dataclass
 from traceview.model.trace import KINDS, SOURCES, Trace
 
 GPU_PARTS = ("compute", "exposed_communication", "exposed_h2d", "exposed_d2h")
@@ -30,6 +33,7 @@ HOST_FIGURES = (
     "kernels",
     "copies",
 )
+OTHER_KERNELS = re.compile(r"\(\d+ other kernels\)")  # the row of `kernels` for all beyond the costliest
 COUNTS = tuple(name for name in HOST_FIGURES if name.endswith(".count") or "." not in name)
 
 
@@ -74,24 +78,36 @@ def sample_capture(analysis: Analysis) -> Sample:
 
     A window lasts from the first to the last work of its GPU. Raises RequestError if there is no GPU work.
     """
-    if not analysis.devices:
-        raise RequestError(f"{analysis.info.file}: no iterations and no GPU work, so there is nothing to compare")
-    gpus = len(analysis.devices)
-    wall = sum(device.window.length for device in analysis.devices) // gpus
-    sums = {name: sum(_device_part(device, name) for device in analysis.devices) for name in GPU_PARTS}
-    sums["no_gpu"] = 0  # the analysis has no device without work
-    works = (_named_work(analysis.trace, activity) for activity in _analyzed_activities(analysis))
-    sums["twice"] = sum(length(work) for work in works) - sum(sums.values())
-    idle = {f"idle.{cause}": sum(device.gaps.causes[cause] for device in analysis.devices) for cause in CAUSES}
-    figures = {name: value // gpus for name, value in (sums | idle).items()}
-    figures |= {"wall": wall, "other": wall - sum(figures.values()), "idle": sum(figures[name] for name in idle)}
+    named = sum(length(_named_work(analysis.trace, activity)) for activity in _analyzed_activities(analysis))
+    parts = (_device_part(device, name) for device in analysis.devices for name in GPU_PARTS)
+    start, figures = _whole_figures(analysis, {"twice": named - sum(parts)})
     for kind, use in zip(SYNCS, (analysis.host.sync, analysis.host.implicit_sync), strict=True):
         times = {f"{kind}.{name}": int(getattr(use, f"{name}_ns")) for name in SYNC_TIMES}
         figures |= {f"{kind}.count": use.count, **times}
     figures |= _launch_totals(analysis)
-    at = align_capture(analysis)
-    kernels = sample_kernels(analysis, at, [device.device for device in analysis.devices])
-    return Sample(_single(wall), at.start, 0, {name: _single(value) for name, value in figures.items()}, kernels)
+    kernels = sample_kernels(analysis, align_capture(analysis), [device.device for device in analysis.devices])
+    return _single_sample(start, figures, kernels)
+
+
+def _whole_figures(report: Analyzed, more: dict[str, int]) -> tuple[int, dict[str, int]]:
+    """Return the start of the GPU work, and "wall", "idle" and PARTS of the whole capture: means over the GPUs.
+
+    `more` are further sums of parts. Raises RequestError if there is no GPU work.
+    """
+    devices, gpus = report.devices, len(report.devices)
+    if not devices:
+        raise RequestError(f"{report.info.file}: no iterations and no GPU work, so there is nothing to compare")
+    wall = sum(device.window.length for device in devices) // gpus
+    sums = {name: sum(_device_part(device, name) for device in devices) for name in GPU_PARTS}
+    idle = {f"idle.{cause}": sum(device.gaps.causes.get(cause, 0) for device in devices) for cause in CAUSES}
+    figures = {name: value // gpus for name, value in (sums | {"no_gpu": 0} | more | idle).items()}
+    figures |= {"wall": wall, "other": wall - sum(figures.values()), "idle": sum(figures[name] for name in idle)}
+    return min(device.window.start for device in devices), figures
+
+
+def _single_sample(start: int, figures: Mapping[str, int], kernels: KernelSamples) -> Sample:
+    arrays = {name: _single(value) for name, value in figures.items()}
+    return Sample(arrays["wall"], _single(start), 0, arrays, kernels)
 
 
 def align_capture(analysis: Analysis) -> AlignedIterations:
@@ -181,7 +197,7 @@ def _single(value: int) -> Times:
     return np.array([value], np.int64)
 
 
-def _device_part(device: DeviceUse, name: str) -> int:
+def _device_part(device: DeviceUse | DocumentDevice, name: str) -> int:
     if name == "compute":
         return device.compute_ns
     if name == "exposed_communication":
@@ -217,3 +233,79 @@ def mean_parts(
         difference=new_other - old_other,
     )
     return tuple(changes.values())
+
+
+def sample_document(document: AnalysisDocument, host: IterationTimes | None, cut: str) -> tuple[Sample, Sample]:
+    """Return the medians and the means of a document for a cut, as `_Side` has them.
+
+    Where the document has sums, a figure that an Analysis has for each iteration is a mean: an array of one value. Its
+    changes have no interval. Raises RequestError.
+    """
+    iterations = document.iterations
+    if cut == "whole" or host is None or not isinstance(iterations, Iterations):
+        whole = _sample_whole(document)
+        return whole, whole
+    own = [device for device in document.devices if iterations.process_id in device.process_ids]
+    at = align_iterations(host, cut)
+    kernels = _kernel_samples((device.steady.kernels for device in own), len(at.start))
+    medians = {"wall": at.end - at.start}
+    if cut == "range":
+        medians |= _parts_of_iterations(iterations, len(own), medians["wall"])
+    lengths = host.lengths if document.has_gpu_ends else np.array([iterations.time_ns])
+    means = {"wall": lengths} | _parts_of_sums(own, iterations)
+    return (
+        Sample(medians["wall"], at.start, at.skipped, medians, kernels),
+        Sample(lengths, at.start, at.skipped, means, kernels),
+    )
+
+
+def _parts_of_iterations(iterations: Iterations, gpus: int, wall: Times) -> dict[str, Times]:
+    """Return the parts of each counted iteration, the means of its GPUs; "other" has also what counts twice."""
+    rows = iterations.per_iteration[iterations.skipped :]
+    sums = {name: [getattr(row, f"{name}_ns") for row in rows] for name in GPU_PARTS}
+    sums |= {f"idle.{cause}": [row.idle.get(cause, 0) for row in rows] for cause in CAUSES}
+    means = {name: np.array(values, np.int64) // max(gpus, 1) for name, values in sums.items()}
+    means["no_gpu"] = np.zeros(len(wall), np.int64) if gpus else wall
+    means["other"] = wall - _sum_arrays(means.values())
+    return means | {"idle": _sum_arrays(means[f"idle.{cause}"] for cause in CAUSES)}
+
+
+def _parts_of_sums(own: Sequence[DocumentDevice], iterations: Iterations) -> dict[str, Times]:
+    """Return the mean parts of an iteration: the sums of the steady part over its iterations and GPUs.
+
+    A GPU is idle, for an unknown cause, in the time of iterations outside its steady part: before its first work, and
+    after its last one.
+    """
+    count = max(len(own), 1) * iterations.counted
+    outside = iterations.time_ns * count - sum(
+        device.steady.window_ns[1] - device.steady.window_ns[0] for device in own
+    )
+    sums = {name: sum(getattr(device.steady, f"{name}_ns") for device in own) for name in GPU_PARTS}
+    sums |= {f"idle.{cause}": sum(device.steady.causes.get(cause, 0) for device in own) for cause in CAUSES}
+    sums["idle.unknown"] += max(outside, 0) if own else 0
+    means = {name: np.array([value // count]) for name, value in sums.items()}
+    return means | {"no_gpu": np.array([0 if own else iterations.time_ns]), "other": np.array([0])}
+
+
+def _sample_whole(document: AnalysisDocument) -> Sample:
+    """Return the figures of the whole capture, means over the GPUs' windows. Raises RequestError without GPU work."""
+    start, figures = _whole_figures(document, {})
+    kernels = _kernel_samples((device.kernels for device in document.devices), 1)
+    return _single_sample(start, figures, kernels)
+
+
+def _kernel_samples(tables: Iterable[Sequence[DocumentKernel]], iterations: int) -> KernelSamples:
+    """Return the kernels of several devices, each with the sums over all iterations."""
+    sums: dict[KernelShape, tuple[int, int]] = {}
+    is_complete = True
+    for row in (row for rows in tables for row in rows):
+        if OTHER_KERNELS.fullmatch(row.name):
+            is_complete = False
+            continue
+        shape = KernelShape(row.name, row.label, row.grid or (), row.block or ())
+        launches, ns = sums.get(shape, (0, 0))
+        sums[shape] = launches + row.count, ns + row.total_ns
+    shapes = tuple(sorted(sums, key=str))
+    count, time = np.array([sums[shape] for shape in shapes], np.int64).reshape(-1, 2).T
+    first, place = np.arange(len(shapes) + 1), np.zeros(len(shapes), np.int64)
+    return KernelSamples(shapes, first, place, count, time, iterations, is_total=True, is_complete=is_complete)

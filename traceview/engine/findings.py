@@ -21,6 +21,7 @@ from traceview.pricing.describe import (
     IdleHost,
     Price,
     PricedFinding,
+    affected_words,
     ask_for_host,
     decisive_cost,
     describe,
@@ -64,14 +65,22 @@ def find(
     are all rules by default.
     """
     capture, rules = capture_for_rules(work, analysis), rules or all_rules()
-    ledgers = {device.row: open_ledger(device, covers_run=analysis.covers_run) for device in capture.devices}
+    opened = partial(open_ledger, covers_run=analysis.covers_run, holes=analysis.holes)
+    ledgers = {device.row: opened(device) for device in capture.devices}
     drafts, notes = _draft(capture, rules, ledgers)
     if priced is not None:
         analysis = priced()
-    granted = list(_grant_in_order(capture, analysis, rules, drafts, ledgers, notes))
-    in_order = tuple(dict.fromkeys(note for _, note in sorted(notes, key=lambda pair: pair[0])))
+    described, starts = [], set[str]()
+    # A grant has an entry for each gap of its device, so only one is in memory at a time.
+    for each in _grant_in_order(capture, analysis, rules, drafts, ledgers, notes):
+        described.append((_described(analysis, each, work.host_idle), affected_words(each.draft)))
+        if each.draft.of_run and each.draft.outside_ns:
+            starts.add(each.draft.id)
+    # A note on the start of the run repeats what the finding on it says.
+    others = (note for _, note in sorted(notes, key=lambda pair: pair[0]) if note.id not in starts)
+    in_order = tuple(dict.fromkeys(others))
     doubts = [note for note in (*analysis.notes, *in_order) if note.affects]
-    findings = [_described(analysis, each, doubts, work.host_idle) for each in granted]
+    findings = [_with_doubt(finding, stated_doubt(words, doubts)) for finding, words in described]
     joined = join_devices(sorted(findings, key=lambda each: -decisive_cost(each.finding)))
     return tuple(with_stall(finding, analysis.iterations) for finding in joined), in_order
 
@@ -120,20 +129,24 @@ def _grant_in_order(
     capture: MeasuredCapture,
     analysis: Analysis,
     rules: Rules,
-    drafts: Sequence[tuple[int, FindingDraft]],
+    drafts: list[tuple[int, FindingDraft]],
     ledgers: Mapping[int, Ledger],
     notes: Notes,
 ) -> Iterator[GrantedDraft]:
-    """Yield the drafts that cost enough and apply to the program; only these are granted what they claim."""
+    """Yield the drafts that cost enough and apply to the program; only these are granted what they claim.
+
+    Empties `drafts`, whose claims are long.
+    """
     uses = {use.device: use for use in analysis.devices}
-    for rule, draft in drafts:
+    while drafts:
+        rule, draft = drafts.pop(0)
         ledger = ledgers[draft.device.row]
         grant = ledger.grant(draft.claims, draft.at_most)
         price = Price.from_grant(analysis, uses[draft.device.row], draft, grant)
         enough = price.is_enough_for(draft)
         if not enough and not draft.note_without_cost:
             continue
-        texts = texts_of_draft(rules[rule], draft, capture.trace, price)
+        texts = texts_of_draft(rules[rule], draft, analysis, price)
         if texts is not None and enough:
             ledger.deduct(grant)
             yield GrantedDraft(draft, grant, price, texts)
@@ -141,15 +154,17 @@ def _grant_in_order(
             notes.append((rule, Note(draft.id, f"{texts['title']}. {texts['advice']}")))
 
 
-def _described(
-    analysis: Analysis, granted: GrantedDraft, doubts: Sequence[Note], host_idle: HostIdle | None
-) -> PricedFinding:
-    """Return a finding with its places, what the host did there, and what makes it unsure."""
+def _described(analysis: Analysis, granted: GrantedDraft, host_idle: HostIdle | None) -> PricedFinding:
+    """Return a finding with its places, and what the host did there."""
     draft, grant, price, texts = granted
     places = () if draft.evidence else largest_places(analysis.trace, draft.device, grant, texts["place"])
     details = Details(places, _idle_host(host_idle, draft, grant), len(grant.computing) > 0)
-    finding = replace(describe(analysis, draft, texts, price, details), unsure_because=stated_doubt(draft, doubts))
+    finding = describe(analysis, draft, texts, price, details)
     return PricedFinding(finding, texts["title"], draft.same_everywhere)
+
+
+def _with_doubt(priced: PricedFinding, doubt: str | None) -> PricedFinding:
+    return priced._replace(finding=replace(priced.finding, unsure_because=doubt))
 
 
 def _idle_host(host_idle: HostIdle | None, draft: FindingDraft, grant: Grant) -> IdleHost | None:

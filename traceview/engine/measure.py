@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property, partial
 
 from traceview.measure import all_measures
@@ -12,20 +12,21 @@ from traceview.measure.base import CaptureInput, fill_tables
 from traceview.measure.devices import (
     count_unmatched,
     measure_device,
-    steady_window,
     with_longest_gaps,
-    with_steady_part,
 )
 from traceview.measure.gaps import ThreadStates
 from traceview.measure.host import HostIdle, with_host_states
 from traceview.measure.iterations import LocatedIterations, build_iterations, locate_iterations
+from traceview.measure.iterations.drift import iteration_drift
+from traceview.measure.iterations.intact import joined_holes, launch_holes
 from traceview.measure.iterations.times import MeasuredDevices, breakdown
 from traceview.measure.notes import capture_notes
 from traceview.measure.nvtx import Projection, project_operations
 from traceview.measure.places import Places, locate_operations
-from traceview.measure.run import calls_time, run_time
+from traceview.measure.run import ProgramCalls, run_time
 from traceview.measure.sync import measure_host
 from traceview.model.analysis import Analysis, AnalysisOptions, DeviceUse, Iterations, NotMeasured
+from traceview.model.frozen import dataclass
 from traceview.model.trace import Trace
 
 
@@ -52,25 +53,24 @@ class TraceWork:
         return locate_operations(self.trace, self.projection)
 
     @cached_property
-    def threads(self) -> ThreadStates:
-        """What each host thread does."""
-        return ThreadStates.from_trace(self.trace)
-
-    @cached_property
     def host_idle(self) -> HostIdle | None:
         """What the host does while devices are idle; None if nothing shows it."""
-        return HostIdle.build(self.trace, self.threads) if self.trace.evidence.shows_idle_host else None
+        if not self.trace.evidence.shows_idle_host:
+            return None
+        return HostIdle.build(self.trace, ThreadStates.from_trace(self.trace))
 
 
 def measure_capture(capture: TraceWork, options: AnalysisOptions) -> Analysis:
     """Return the analysis of a capture without findings, the time without the profiler and an answer."""
-    trace, activities = capture.trace, capture.activities
+    trace, activities, host_idle = capture.trace, capture.activities, capture.host_idle
+    threads = ThreadStates.from_trace(trace) if host_idle is None else host_idle.threads
     rows = sorted(work.device for work in activities)
     located = locate_iterations(trace, rows, capture.projection, options.iteration, options.skip)
-    devices = tuple(measure_device(trace, capture.threads, work, capture.places) for work in activities)
-    iterations = _iterations(capture, devices, located)
-    measured = partial(_with_steady_part, capture, iterations, options.top)
-    devices = tuple(map(measured, devices, activities))
+    steady = None if isinstance(located, NotMeasured) else located.times.steady
+    measured = partial(measure_device, trace, threads, places=capture.places, steady=steady)
+    devices = tuple(measured(work) for work in activities)
+    iterations = _iterations(capture, threads, devices, located)
+    devices = tuple(with_longest_gaps(trace, with_host_states(host_idle, each), options.top) for each in devices)
     host = measure_host(trace, activities)
     given = CaptureInput(
         trace,
@@ -80,11 +80,12 @@ def measure_capture(capture: TraceWork, options: AnalysisOptions) -> Analysis:
         iterations,
         options.flops_per_iteration,
         options.whole,
-        capture.host_idle,
+        host_idle,
     )
     tables = fill_tables(all_measures(), given, "capture")
     unmatched = count_unmatched(trace)
-    calls = calls_time(trace) if trace.window is None else None
+    processes = trace.devices["processes"].explode().drop_nulls().unique().to_list()
+    calls = ProgramCalls(trace, processes).time() if trace.window is None else None
     return Analysis(
         info=trace.info,
         trace=trace,
@@ -97,24 +98,18 @@ def measure_capture(capture: TraceWork, options: AnalysisOptions) -> Analysis:
         whole=options.whole,
         run=run_time([work.window for work in activities], calls),
         options=options,
+        holes=joined_holes((*launch_holes(trace), *(() if isinstance(located, NotMeasured) else located.lost.holes))),
     )
 
 
 def _iterations(
-    capture: TraceWork, devices: Sequence[DeviceUse], located: LocatedIterations | NotMeasured
+    capture: TraceWork, threads: ThreadStates, devices: Sequence[DeviceUse], located: LocatedIterations | NotMeasured
 ) -> Iterations | NotMeasured:
     if isinstance(located, NotMeasured):
         return located
-    where, work = located
+    where, work, lost = located
     measured = MeasuredDevices(capture.activities, {device.device: device.gaps for device in devices})
-    figures = breakdown(capture.trace, capture.threads, measured, where.process, where.start, where.end)
-    return build_iterations(where, figures, work)
-
-
-def _with_steady_part(
-    capture: TraceWork, iterations: Iterations | NotMeasured, top: int, device: DeviceUse, work: Activity
-) -> DeviceUse:
-    """Return a device with its steady part, the states of the host in its idle time, and its longest gaps."""
-    steady = work.clip(steady_window(iterations, work.window))
-    device = with_steady_part(capture.trace, capture.threads, device, steady, capture.places)
-    return with_longest_gaps(capture.trace, with_host_states(capture.host_idle, device), top)
+    figures = breakdown(capture.trace, threads, measured, where.process, where.start, where.end)
+    iterations = replace(build_iterations(located, figures), lost=lost.lost, apart=lost.apart)
+    drift = iteration_drift(capture.trace, iterations, located.times.moments, work, measured.devices)
+    return replace(iterations, drift=drift)

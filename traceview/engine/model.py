@@ -71,6 +71,7 @@ def _work_in(trace: Trace, window: Window) -> Trace:
         stream_events=events.with_columns(moved),
         sizes=WorkSizes(),
         captures=trace.captures.clear(),
+        lost=trace.lost.clear(),
         window=None,
     )
 
@@ -108,9 +109,12 @@ class Modelled(NamedTuple):
 
 
 def model_capture(analysis: Analysis) -> Modelled:
-    """Return the model of a capture before its findings are known; it has no changes if nothing can be modelled."""
+    """Return the model of a capture before its findings are known.
+
+    It has no changes if nothing can be modelled, nor where no launch has its work in the capture.
+    """
     stretch, costs = modelled_stretch(analysis), analysis.options.costs
-    if stretch is None:
+    if stretch is None or analysis.info.trust.lost_everything:
         return Modelled(analysis, None)
     work = LaunchedWork.from_analysis(stretch)
     if costs is not None:

@@ -9,6 +9,7 @@ import polars as pl
 from traceview.engine.model import AnalyzedCapture
 from traceview.measure import measure_counters
 from traceview.measure.charts import measure_charts
+from traceview.measure.exposure import exposed_frames
 from traceview.measure.host import THREAD_STACKS
 from traceview.measure.nvtx import project_ranges
 from traceview.report.timeline.inputs import PageInputs
@@ -29,6 +30,7 @@ def page_inputs(capture: AnalyzedCapture) -> PageInputs:
             counters=measure_counters(trace),
             stacks=no_stacks if host_idle is None else host_idle.thread_stacks(),
             combinations=None if capture.changes is None else capture.changes.combinations(),
+            exposed=exposed_frames(trace, {device.device: device.window for device in analysis.devices}),
             charts=charts.result(),
             other=other.result(),
         )

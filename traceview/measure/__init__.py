@@ -9,7 +9,7 @@ Measures of other packages are loaded by entry point and guarded: a faulty one d
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import isfinite
 from typing import Any
@@ -21,13 +21,14 @@ from traceview.measure.kernels import FAMILIES, KERNEL_PLACES, KERNELS, MODULES
 from traceview.measure.matrix_shapes import MATRIX_SHAPES
 from traceview.measure.memory import MEMORY_USE, memory_curves
 from traceview.measure.nvtx_ranges import PHASES, RANGES
-from traceview.measure.overlap import COMMUNICATION, COPIES
+from traceview.measure.overlap import COMMUNICATION, CONTENTION, COPIES, EXPOSED_RANGES
 from traceview.measure.queues import QUEUE_LENGTH, QUEUE_OVER_TIME, QUEUED_FOR
 from traceview.measure.rates import COLLECTIVES, MATRIX_PRECISIONS, SPEED_OF_LIGHT
 from traceview.measure.streams import STREAMS
 from traceview.measure.sync import IMPLICIT_CALLS, SYNC_CALLS
 from traceview.model.analysis import NotMeasured
 from traceview.model.columns import Table, Unit, columns
+from traceview.model.frozen import dataclass
 from traceview.model.plugins import MEASURE_GROUP, Plugin, is_fault, plugins
 from traceview.model.sizes import CounterSeries
 from traceview.model.trace import Trace
@@ -115,6 +116,8 @@ MEASURES: tuple[Measure, ...] = (
     COPIES,
     COMMUNICATION,
     COLLECTIVES,
+    EXPOSED_RANGES,
+    CONTENTION,
     STREAMS,
     QUEUED_FOR,
     QUEUE_LENGTH,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -11,9 +12,9 @@ from numpy.typing import NDArray
 from traceview import intervals
 from traceview.errors import NoGpuWorkError, RequestError
 from traceview.intervals import Intervals, Rows, Times
-from traceview.measure.shared_work import once_per_frame, rows_of_devices
+from traceview.measure.shared_work import codes_of, once_per_frame, rows_of_devices
 from traceview.model.program import capture_advice
-from traceview.model.trace import CLASSES, SOURCES, Trace, Window
+from traceview.model.trace import CLASSES, KINDS, MEMORIES, SOURCES, Trace, Window
 
 COMPUTE = CLASSES.index("compute")
 COMMUNICATION = CLASSES.index("communication")
@@ -73,7 +74,7 @@ class Activity(NamedTuple):
         # Work without length at the end of all work belongs to the window that ends there.
         last = int(np.searchsorted(self.start, window.end, "right" if window.end == self.window.end else "left"))
         running = np.flatnonzero(self.end[:first] > window.start)
-        # Work that runs when the window begins is mostly the last work before it: a slice copies nothing.
+        # Mostly, only the last work before the window still runs when it begins. A slice then copies nothing.
         if len(running) == 0 or running[0] == first - len(running):
             return slice(first - len(running), last)
         return np.append(running, np.arange(first, last))
@@ -102,6 +103,32 @@ class Activity(NamedTuple):
         some = np.flatnonzero(place < len(rows))
         following[some] = rows[place[some]]
         return following
+
+
+class Copies(NamedTuple):
+    """A device's copies: their ascending indices into its Activity, and each one's code of KINDS and of MEMORIES."""
+
+    members: Times
+    kind: NDArray[np.uint8]
+    memory: NDArray[np.uint8]
+
+    @classmethod
+    def from_activity(cls, trace: Trace, work: Activity) -> Copies:
+        """Find the copies of one device."""
+        index = np.flatnonzero(work.codes == COPY)
+        return cls(index, *(codes_of(trace.operations, name)[work.rows[index]] for name in ("kind", "memory")))
+
+    def select(self, kind: str, memory: str) -> Times:
+        """Return the indices of the copies of one kind and memory."""
+        chosen: Times = self.members[(self.kind == KINDS.index(kind)) & (self.memory == MEMORIES.index(memory))]
+        return chosen
+
+    def groups(self) -> Iterator[tuple[str, str, Times]]:
+        """Yield each kind and memory that has copies, in the order of KINDS and MEMORIES, with the copies' indices."""
+        pair = self.kind * np.uint8(len(MEMORIES)) + self.memory
+        for code, rows in intervals.rows_by_code(pair):
+            kind, memory = divmod(code, len(MEMORIES))
+            yield KINDS[kind], MEMORIES[memory], self.members[rows]
 
 
 class ShapeSums(NamedTuple):
@@ -167,7 +194,7 @@ def _collect_activity(trace: Trace, device: int) -> Activity | None:
     if len(rows) == 0:
         return None
     window = trace.window or Window(int(start[0]), int(end.max()))
-    codes = operations["class"].to_physical().to_numpy()
+    codes = codes_of(operations, "class")
     if len(rows) < len(codes):
         codes = codes[rows]
     busy, first = intervals.ordered_union(start, end)
@@ -243,10 +270,15 @@ def no_gpu_work(trace: Trace) -> str:
     counts = {"ranges": len(trace.ranges), "CUDA API calls": len(trace.api)}
     texts = [f"{count} {name}" for name, count in counts.items() if count]
     contents = ", ".join(texts) or "no CUDA calls and no ranges either"
+    if failed := trace.info.trust.failed:
+        return f"the capture holds no GPU work ({contents}): {failed}"
     lost = any(note.id == "lost_launches" for note in trace.info.health)
     how_to = capture_advice(trace.info.profiler)
-    again = f"its profiler got no events from the GPU; use {how_to.newer}" if lost else "capture it"
-    return f"the capture holds no GPU work ({contents}); {again} with: {how_to.gpu}"
+    if lost:
+        again = f"its profiler got no events from the GPU; use {how_to['newer']}"
+    else:
+        again = "its calls launch nothing; capture the process that does" if len(trace.api) else "capture it"
+    return f"the capture holds no GPU work ({contents}); {again} with: {how_to['gpu']}"
 
 
 def _has_name(trace: Trace, device: int, name: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -11,12 +10,14 @@ import polars as pl
 
 from traceview.intervals import Times
 from traceview.measure.activity import Activity, ShapeSums
-from traceview.measure.gaps import IdleGaps, ThreadStates, find_idle_gaps
+from traceview.measure.exposure import ExposedTime
+from traceview.measure.gaps import ThreadStates, device_gaps
 from traceview.measure.nvtx import Projection
 from traceview.measure.places import Places
 from traceview.measure.shared_work import LaunchQueue, measuring_threads
-from traceview.model.analysis import DeviceUse, HostUse, Iterations, NotMeasured
+from traceview.model.analysis import DeviceUse, Gaps, HostUse, Iterations, NotMeasured
 from traceview.model.columns import Table
+from traceview.model.frozen import dataclass
 from traceview.model.rows import SourceLine
 from traceview.model.trace import Trace
 
@@ -31,6 +32,7 @@ class DeviceInput:
     activity: Activity  # the GPU's operations inside its window or its steady part, sorted, and their unions
     places: Places  # the place in the program that launches each operation
     threads: ThreadStates  # what each host thread was doing
+    exposed: ExposedTime  # stretches in which copies, memsets and communication run alone
 
     @cached_property
     def kernels(self) -> ShapeSums:
@@ -38,9 +40,9 @@ class DeviceInput:
         return ShapeSums.from_activity(self.trace, self.activity)
 
     @cached_property
-    def idle(self) -> IdleGaps:
+    def gaps(self) -> Gaps:
         """The idle gaps of the GPU and their causes."""
-        return find_idle_gaps(self.trace, self.threads, self.activity)
+        return device_gaps(self.trace, self.threads, self.activity)
 
     @cached_property
     def queue(self) -> LaunchQueue:

@@ -12,46 +12,44 @@ import numpy as np
 import polars as pl
 
 from traceview import intervals
-from traceview.intervals import BEFORE_ALL
 from traceview.measure import all_measures
-from traceview.measure.activity import KERNEL, Activity
+from traceview.measure.activity import KERNEL, Activity, Copies
 from traceview.measure.base import DeviceInput, fill_tables
-from traceview.measure.gaps import ThreadStates, attribute, device_gaps
-from traceview.measure.nvtx import innermost_ranges
-from traceview.measure.overlap import Copies
+from traceview.measure.event_tables import gap_ranges
+from traceview.measure.exposure import device_exposure
+from traceview.measure.gaps import ThreadStates, attribute
 from traceview.measure.places import Places
-from traceview.model.analysis import CAUSES, DeviceFigures, DeviceUse, Gap, Gaps, Iterations, NotMeasured, Unmatched
+from traceview.measure.shared_work import codes_of
+from traceview.model.analysis import CAUSES, DeviceFigures, DeviceUse, Gap, Gaps, Unmatched
 from traceview.model.columns import Table
 from traceview.model.rows import CopyOverlap
 from traceview.model.trace import KINDS, Trace, Window
 
 
-def measure_device(trace: Trace, threads: ThreadStates, activity: Activity, places: Places) -> DeviceUse:
-    """Return the figures of a device in its window."""
-    row, given = trace.devices.row(activity.device, named=True), DeviceInput(trace, activity, places, threads)
-    gaps = device_gaps(trace, given.idle)
+def measure_device(
+    trace: Trace, threads: ThreadStates, work: Activity, places: Places, steady: Window | None = None
+) -> DeviceUse:
+    """Return the figures of a device in its window, and in the part of it that is `steady`, by default all of it."""
+    row, exposed = trace.devices.row(work.device, named=True), device_exposure(trace, work)
+    part = work if steady is None else work.clip(steady.within(work.window))
+    given = DeviceInput(trace, work, places, threads, exposed)
+    of_part = given if part is work else DeviceInput(trace, part, places, threads, exposed.inside(trace, part.window))
     tables = fill_tables(all_measures(), given, "steady", "window")
-    entire = _measure_part(trace, activity, gaps, tables)
-    steady = {measure.table.name: tables[measure.table.name] for measure in all_measures() if measure.scope == "steady"}
+    entire = _measure_part(trace, work, given.gaps, tables)
+    if part is work:
+        of_steady = {each.table.name: tables[each.table.name] for each in all_measures() if each.scope == "steady"}
+        narrow = replace(entire, tables=of_steady)
+    else:
+        tables = fill_tables(all_measures(), of_part, "steady")
+        narrow = _measure_part(trace, part, clip_gaps(trace, threads, given.gaps, part.window), tables)
     return DeviceUse(
         **entire.figures(),
-        device=activity.device,
+        device=work.device,
         id=row["id"],
         name=row["name"],
         process_ids=tuple(row["processes"]),
-        steady=replace(entire, tables=steady),
+        steady=narrow,
     )
-
-
-def with_steady_part(
-    trace: Trace, threads: ThreadStates, device: DeviceUse, work: Activity, places: Places
-) -> DeviceUse:
-    """Return the device with the figures of its steady part, in which it does `work`."""
-    if work.window == device.window:
-        return device
-    tables = fill_tables(all_measures(), DeviceInput(trace, work, places, threads), "steady")
-    gaps = clip_gaps(trace, threads, device.gaps, work.window)
-    return replace(device, steady=_measure_part(trace, work, gaps, tables))
 
 
 def with_longest_gaps(trace: Trace, device: DeviceUse, top: int) -> DeviceUse:
@@ -63,19 +61,7 @@ def with_longest_gaps(trace: Trace, device: DeviceUse, top: int) -> DeviceUse:
     length = frame["end"].to_numpy() - frame["start"].to_numpy()
     candidates = intervals.rows_of_largest(length, top)
     chosen = frame[candidates[np.argsort(-length[candidates], kind="stable")[: max(top, 0)]]]
-    start, end, thread = (chosen[name] for name in ("start", "end", "thread"))
-    operations = trace.operations.select("name", "launch")[chosen["operation"].fill_null(0)]
-    names = operations["name"].cast(pl.String).set(chosen["operation"].is_null(), None)
-    launches = operations["launch"].set(chosen["operation"].is_null(), None)
-    launched = start if trace.api.is_empty() else trace.api["start"].gather(launches).fill_null(BEFORE_ALL)
-    middle = (start + np.minimum(end, np.maximum(launched.to_numpy(), start))) // 2
-    range_rows = innermost_ranges(
-        trace.ranges["start"].to_numpy(),
-        trace.ranges["end"].to_numpy(),
-        trace.ranges["thread"].to_numpy(),
-        thread.fill_null(-1).to_numpy(),
-        middle.to_numpy(),
-    )
+    names = trace.operations["name"].gather(chosen["operation"]).cast(pl.String)
     longest = tuple(
         Gap(
             start_ns=row["start"],
@@ -83,9 +69,9 @@ def with_longest_gaps(trace: Trace, device: DeviceUse, top: int) -> DeviceUse:
             causes={name: row[name] for name in CAUSES},
             next_operation=name,
             thread=row["thread"],
-            range=None if range_row < 0 else str(trace.ranges["name"][int(range_row)]),
+            range=range_name,
         )
-        for row, name, range_row in zip(chosen.iter_rows(named=True), names, range_rows, strict=True)
+        for row, name, range_name in zip(chosen.iter_rows(named=True), names, gap_ranges(trace, chosen), strict=True)
     )
     return replace(device, gaps=replace(device.gaps, longest=longest))
 
@@ -108,17 +94,10 @@ def count_unmatched(trace: Trace) -> Unmatched:
     )
 
 
-def steady_window(iterations: Iterations | NotMeasured, window: Window) -> Window:
-    """Return the steady part of a device's window; it is empty if the device works only before or after it."""
-    if isinstance(iterations, NotMeasured):
-        return window
-    return iterations.steady.within(window)
-
-
 def _measure_part(trace: Trace, work: Activity, gaps: Gaps, tables: Mapping[str, Table]) -> DeviceFigures:
     """Combine what is measured for a window with the lengths of its work."""
     busy, copies = intervals.length(work.busy), tables["copies"].rows
-    source = work.select(trace.operations["source"].to_physical().to_numpy())
+    source = work.select(codes_of(trace.operations, "source"))
     return DeviceFigures(
         window=work.window,
         kernel_count=int(np.count_nonzero(source == KERNEL)),

@@ -1,9 +1,9 @@
-"""Idle gaps of devices and streams: the state of each host thread over time, and the cause of each nanosecond.
+"""Idle gaps of devices: the state of each host thread over time, and the cause of each nanosecond.
 
 Each ns of each gap has exactly one cause (docs/definitions.md "Idle gaps"). The state of a thread is profiler overhead,
 a CUDA call of some role, or other code.
 
-Gaps are attributed by cumulative times. In the gaps of streams only the time inside a device's idle gaps counts.
+Gaps are attributed by cumulative times.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 from traceview import intervals
 from traceview.intervals import Coverage, Intervals, Rows, Times, values_at
 from traceview.measure.activity import Activity
-from traceview.measure.shared_work import launch_rows, measuring_threads
-from traceview.model.analysis import CAUSES, Gaps
+from traceview.measure.shared_work import codes_of, launch_rows, measuring_threads, once_per_frame
+from traceview.model.analysis import CAUSES, CHANGES, Gaps
 from traceview.model.trace import ROLES, Trace
 
 OTHER_CALLS = len(ROLES) - 1  # the last role, which most calls have
+MEMORY_ROLE = ROLES.index("memory")
+MIN_LOCK = 1_000_000  # ns; a call on memory that takes as long holds the driver's lock, for which other launches wait
 
 
 class ThreadCalls(NamedTuple):
@@ -55,11 +57,14 @@ class ThreadCalls(NamedTuple):
 
 
 class ThreadStates(NamedTuple):
-    """The states of threads that called CUDA in the time that counts: in all time, or in `counted`."""
+    """The states of threads that called CUDA.
+
+    `locked` is when other threads of a thread's process are in long calls on memory; threads without such are missing.
+    """
 
     threads: Mapping[int, ThreadCalls]
     profiler: Coverage
-    counted: Coverage | None = None
+    locked: Mapping[int, Coverage]
 
     @classmethod
     def from_trace(cls, trace: Trace) -> ThreadStates:
@@ -71,29 +76,12 @@ class ThreadStates(NamedTuple):
         for caller, rows in intervals.rows_by_code(thread):
             own = intervals.adjoining(rows)
             threads[caller] = ThreadCalls.build(start[own], end[own], role[own], profiler)
-        return cls(threads, Coverage.from_union(profiler))
-
-    def during(self, counted: Intervals, threads: Collection[int]) -> ThreadStates:
-        """Return the states of some threads, of which only the time inside a union counts."""
-
-        def clip(times: Coverage) -> Coverage:
-            return Coverage.from_union(intervals.intersect(times.union(), counted))
-
-        chosen = {
-            thread: ThreadCalls(clip(calls.all), tuple(map(clip, calls.by_role)), clip(calls.profiled))
-            for thread, calls in self.threads.items()
-            if thread in threads
-        }
-        return ThreadStates(chosen, clip(self.profiler), Coverage.from_union(counted))
-
-    def counted_before(self, moments: Times) -> Times:
-        """Return the counted time before each moment, from any common origin."""
-        return moments if self.counted is None else self.counted.length_before(moments)
+        return cls(threads, Coverage.from_union(profiler), _locked(trace.api, threads, profiler))
 
     def role_times(self, thread: int, start: Times, end: Times) -> Iterator[tuple[int, Times, Times]]:
         """Yield each role (index into ROLES), the rows of [start, end) in which a thread has it, and the ns in each.
 
-        Only counted time without profiler overhead is included.
+        Only time without profiler overhead is included.
         """
         calls = self.threads[thread]
         in_calls = calls.all.length_between(start, end)
@@ -108,22 +96,36 @@ class ThreadStates(NamedTuple):
         yield OTHER_CALLS, rows, in_calls[rows]
 
 
+def _locked(api: pl.DataFrame, threads: Collection[int], profiler: Intervals) -> dict[int, Coverage]:
+    """Return ThreadStates.locked."""
+    rows = np.flatnonzero(codes_of(api, "role") == MEMORY_ROLE)
+    rows = rows[(api["end"].to_numpy() - api["start"].to_numpy())[rows] >= MIN_LOCK]
+    if not len(rows):
+        return {}
+    long, locked = api.select("start", "end", "thread", "process")[rows], {}
+    processes = dict(api.select("thread", "process").unique().iter_rows())
+    for (process,), own in long.group_by("process"):
+        callers = set(own["thread"].to_list())
+        every = _union_without(own, -1, profiler)
+        for thread in (thread for thread in threads if processes[thread] == process):
+            others = _union_without(own, thread, profiler) if thread in callers else every
+            if len(others.starts):
+                locked[thread] = others
+    return locked
+
+
+def _union_without(calls: pl.DataFrame, thread: int, without: Intervals) -> Coverage:
+    """Return when threads but one are in some calls, without other times."""
+    others = calls.filter(pl.col("thread") != thread)
+    times = intervals.union(others["start"].to_numpy(), others["end"].to_numpy())
+    return Coverage.from_union(intervals.subtract(times, without))
+
+
 PROFILER, QUEUED, LAUNCH = (CAUSES.index(name) for name in ("profiler", "queued", "launch"))
 HOST, UNKNOWN = CAUSES.index("host"), CAUSES.index("unknown")
 ROLE_CAUSES = tuple(CAUSES.index(role) for role in ROLES)
 
 Integer = TypeVar("Integer", bound=np.signedinteger)
-
-
-class IdleGaps(NamedTuple):
-    """The gaps of one device, the operation (row of Trace.operations, -1 for none) that ends each, and the causes.
-
-    `causes` has the ns of each cause in each gap; shape (len(CAUSES), gaps).
-    """
-
-    gaps: Intervals
-    operation: Rows
-    causes: NDArray[np.int64]
 
 
 class _LaunchColumns(NamedTuple):
@@ -136,19 +138,27 @@ class _LaunchColumns(NamedTuple):
     end: Times
     thread: NDArray[np.int16]
     launch: Rows
+    device: NDArray[np.int16]
+    disagree: NDArray[np.bool_]  # by device
 
     @classmethod
     def from_trace(cls, trace: Trace) -> _LaunchColumns:
         start, end, thread = (trace.api[name].to_numpy() for name in ("start", "end", "thread"))
-        launch = launch_rows(trace.operations)
-        disagree = trace.devices["clock_offset"].is_null() & (trace.devices["clock_contradictions"] > 0)
-        if disagree.any():
-            unknown = disagree.fill_null(value=False).to_numpy()[trace.operations["device"].to_numpy()]
-            launch = np.where(unknown, launch.dtype.type(-1), launch)
-        return cls(start, end, thread, launch)
+        device, disagree = trace.operations["device"].to_numpy(), clocks_disagree(trace.devices)
+        return cls(start, end, thread, launch_rows(trace.operations), device, disagree)
 
     def launch_of(self, operation: Rows) -> Rows:
-        return values_at(self.launch, operation, -1)
+        launch = values_at(self.launch, operation, -1)
+        if self.disagree.any():
+            launch[self.disagree[values_at(self.device, operation, 0)]] = -1
+        return launch
+
+
+@once_per_frame
+def clocks_disagree(devices: pl.DataFrame) -> NDArray[np.bool_]:
+    """Return the devices whose clocks cannot be compared with the host's."""
+    unknown = devices["clock_offset"].is_null() & (devices["clock_contradictions"] > 0)
+    return unknown.fill_null(value=False).to_numpy()
 
 
 def launching_threads(trace: Trace, operation: Rows) -> NDArray[np.int16]:
@@ -160,8 +170,8 @@ def launching_threads(trace: Trace, operation: Rows) -> NDArray[np.int16]:
 def attribute(trace: Trace, states: ThreadStates, start: Times, end: Times, operation: Rows) -> NDArray[np.int64]:
     """Split idle pieces [start, end) by cause. An operation (row, -1 for none) ends each piece.
 
-    Returns ns in an array of shape (len(CAUSES), pieces). A column adds up to the counted length of its piece (see
-    ThreadStates). Pieces may overlap each other.
+    Returns ns in an array of shape (len(CAUSES), pieces). A column adds up to the length of its piece. Pieces may
+    overlap each other.
     """
     # Rows of causes that do not occur are never written, so the system gives them no memory.
     causes = np.zeros((len(CAUSES), len(start)), np.int64)
@@ -184,21 +194,27 @@ def _attribute_block(
     unknown = np.flatnonzero(thread < 0)
     call_end = np.minimum(np.maximum(values_at(calls.end, call, 0), call_start), end)
     call_start[unknown] = call_end[unknown] = start[unknown]
-    at_start, at_call, at_return, at_end = map(states.counted_before, (start, call_start, call_end, end))
-    np.subtract(at_end, at_return, out=causes[QUEUED])
-    np.subtract(at_return, at_call, out=causes[LAUNCH])
-    np.subtract(at_call, at_start, out=causes[HOST])
+    np.subtract(end, call_end, out=causes[QUEUED])
+    np.subtract(call_end, call_start, out=causes[LAUNCH])
+    np.subtract(call_start, start, out=causes[HOST])
     _move_profiler_time(states, (start, call_start, call_end, end), causes)
     if len(unknown):
         causes[UNKNOWN, unknown] = causes[QUEUED, unknown]
         causes[QUEUED, unknown] = 0
     waits = np.flatnonzero(call_start > start)
     waiting = thread[waits]
-    for caller in np.flatnonzero(np.bincount(waiting)).tolist():
-        rows = waits[waiting == caller]
+    for caller, own in intervals.rows_by_code(waiting):
+        rows = waits[own]
         for role, some, ns in states.role_times(caller, start[rows], call_start[rows]):
             causes[ROLE_CAUSES[role], rows[some]] = ns
             causes[HOST, rows[some]] -= ns
+    launching = np.flatnonzero(call_end > call_start)
+    for caller, own in intervals.rows_by_code(thread[launching]) if states.locked else ():
+        if caller in states.locked:
+            rows = launching[own]
+            ns = states.locked[caller].length_between(call_start[rows], call_end[rows])
+            causes[LAUNCH, rows] -= ns
+            causes[ROLE_CAUSES[MEMORY_ROLE], rows] += ns
 
 
 def _move_profiler_time(
@@ -217,30 +233,51 @@ def _move_profiler_time(
         causes[cause, rows] -= end - start
 
 
-def find_idle_gaps(trace: Trace, threads: ThreadStates, device: Activity) -> IdleGaps:
-    """Find the gaps of one device and attribute them."""
+def device_gaps(trace: Trace, threads: ThreadStates, device: Activity) -> Gaps:
+    """Return the gaps of one device with their causes, as a frame (see model.Gaps for its columns) and sums."""
     gaps, operation = device.idle_gaps()
-    return IdleGaps(gaps, operation, attribute(trace, threads, gaps.start, gaps.end, operation))
-
-
-def device_gaps(trace: Trace, idle: IdleGaps) -> Gaps:
-    """Return the gaps of one device as a frame (see model.Gaps for its columns) and sums."""
-    sums = {name: int(values.sum()) for name, values in zip(CAUSES, idle.causes, strict=True)}
+    causes = attribute(trace, threads, *gaps, operation)
+    sums = {name: int(values.sum()) for name, values in zip(CAUSES, causes, strict=True)}
+    before, changes = _work_before(trace, device, gaps.start, operation)
     frame = pl.DataFrame(
         {
-            "start": idle.gaps.start,
-            "end": idle.gaps.end,
-            "operation": _nullable_rows(idle.operation),
-            "thread": _nullable_rows(launching_threads(trace, idle.operation)),
+            "start": gaps.start,
+            "end": gaps.end,
+            "before": _nullable_rows(before),
+            "operation": _nullable_rows(operation),
+            "changes": changes,
+            "thread": _nullable_rows(launching_threads(trace, operation)),
         }
     ).with_columns(
         # A cause that does not occur is stored as one literal zero.
         *(
             pl.Series(name, values) if sums[name] else pl.lit(0, pl.Int64).alias(name)
-            for name, values in zip(CAUSES, idle.causes, strict=True)
+            for name, values in zip(CAUSES, causes, strict=True)
         )
     )
-    return Gaps(count=len(idle.gaps.start), total_ns=intervals.length(idle.gaps), causes=sums, frame=frame)
+    return Gaps(count=len(frame), total_ns=intervals.length(gaps), causes=sums, frame=frame)
+
+
+def _work_before(trace: Trace, device: Activity, start: Times, operation: Rows) -> tuple[Rows, NDArray[np.uint8]]:
+    """Return the operation that ends last before each gap, -1 for none, and what changes to the one after (CHANGES)."""
+    rows, end = device.nonempty_rows, trace.operations["end"].to_numpy()
+    known = intervals.adjoining(rows)
+    after = operation - known.start if isinstance(known, slice) else np.searchsorted(rows, operation)
+    after[operation < 0] = len(rows)  # the end of a window has no operation after it
+    before = values_at(rows, after - 1, -1)
+    if (late := np.flatnonzero(end[before] != start)).size:  # operations overlap, or the gap begins with the window
+        until = end[known]
+        latest = np.maximum.accumulate(until)
+        last = np.maximum.accumulate(np.where(until == latest, np.arange(len(rows), dtype=np.int32), 0))
+        before[late] = values_at(rows, values_at(last, after[late] - 1, -1), -1)
+    changes = np.zeros(len(before), np.uint8)
+    several = len(trace.streams) > 1, len(trace.devices["processes"][device.device]) > 1
+    for code, differ in enumerate(several, 1):
+        if differ:
+            values = trace.operations[CHANGES[code]].to_numpy()
+            changes[values[before] != values[operation]] = code
+    changes[(before < 0) | (operation < 0)] = 0
+    return before, changes
 
 
 def _nullable_rows(rows: NDArray[Integer]) -> pl.Series:

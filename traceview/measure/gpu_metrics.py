@@ -17,9 +17,9 @@ from traceview.measure.kernels.families import shape_kinds
 from traceview.model.analysis import NotMeasured
 from traceview.model.columns import Table
 from traceview.model.sizes import CLOCKS, METRICS, SHARES, CounterSeries, IterationMetrics, MetricMeans
-from traceview.model.trace import Trace
+from traceview.model.trace import Trace, enum_texts
 
-FILLED = 0.9  # a sample counts for what fills this share of it
+FILLED = 0.9  # share of a sample that work must fill for the sample to count for it
 DIGITS = 4
 PERCENT = 100
 KNOWN = "_known"
@@ -66,15 +66,14 @@ def _work_by_part(trace: Trace, work: Activity) -> Iterator[tuple[str, Intervals
     everything = Intervals(*(np.array([moment], np.int64) for moment in (window.start, window.end)))
     yield "all the time", everything
     yield "compute", work.compute
-    families = np.array([kind.family for kind in shape_kinds(trace.shapes)])
-    shape = work.select(trace.operations["shape"].to_numpy())
-    chosen = np.unique(families[np.unique(shape[shape > 0])]).tolist()
-    for family in chosen:
-        rows = np.flatnonzero((families == family)[shape] & (shape > 0))
-        yield f"{family} kernels", intervals.union(work.start[rows], work.end[rows])
-    kernels = intervals.union(*(np.concatenate(times) for times in zip(work.compute, work.communication, strict=True)))
+    shape, family = work.select(trace.operations["shape"].to_numpy()), shape_kinds(trace.shapes)["family"]
+    kernels = np.flatnonzero(shape)
+    for code, members in intervals.rows_by_code(family.to_physical().to_numpy()[shape[kernels]]):
+        rows = kernels[members]
+        yield f"{enum_texts(family)[code]} kernels", intervals.union(work.start[rows], work.end[rows], ordered=True)
+    both = intervals.union(*(np.concatenate(times) for times in zip(work.compute, work.communication, strict=True)))
     yield "communication alone", intervals.subtract(work.communication, work.compute)
-    yield "copies alone", intervals.subtract(work.busy, kernels)
+    yield "copies alone", intervals.subtract(work.busy, both)
     yield "idle", intervals.complement(work.busy, window.start, window.end)
 
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from traceview.intervals import Times, values_at
-from traceview.measure.shared_work import launch_rows
+from traceview.intervals import Times, rows_by_code, values_at
+from traceview.measure.shared_work import codes_of, launch_rows
 from traceview.model.trace import KINDS, Trace
 
 MIN_BATCH = 1_000  # bytes: a smaller copy is a scalar
@@ -32,7 +32,7 @@ class BatchCopies(NamedTuple):
     def from_trace(cls, trace: Trace) -> BatchCopies:
         """Find the calls that copy MIN_BATCH bytes or more."""
         launch, size = launch_rows(trace.operations), trace.operations["bytes"].to_numpy()
-        kind = trace.operations["kind"].to_physical().fill_null(len(KINDS)).to_numpy()
+        kind = codes_of(trace.operations, "kind")
         rows = np.flatnonzero((kind == H2D) & (size >= MIN_BATCH) & (launch >= 0))
         calls, first = np.unique(launch[rows], return_index=True)
         thread, start = (trace.api[name].to_numpy()[calls].astype(np.int64) for name in ("thread", "start"))
@@ -45,12 +45,14 @@ class BatchCopies(NamedTuple):
         of the wait after its end.
         """
         sizes = np.zeros(len(moments), np.int64)
-        for row in np.unique(thread).tolist():
-            own, copies = np.flatnonzero(thread == row), np.flatnonzero(self.thread == row)
-            at = np.searchsorted(self.start[copies], moments[own])
-            copy = values_at(copies, np.where(at < len(copies), at, -1), -1)
-            soon = (copy >= 0) & (self.start[copy] - moments[own] <= waits[own] * SOON) if len(copies) else copy >= 0
-            sizes[own[soon]] = self.size[copy[soon]]
+        known, copies_of = np.flatnonzero(thread >= 0), dict(rows_by_code(self.thread))
+        for row, some in rows_by_code(thread[known]):
+            if row in copies_of:
+                own, copies = known[some], copies_of[row]
+                at = np.searchsorted(self.start[copies], moments[own])
+                copy = values_at(copies, np.where(at < len(copies), at, -1), -1)
+                soon = (copy >= 0) & (self.start[copy] - moments[own] <= waits[own] * SOON)
+                sizes[own[soon]] = self.size[copy[soon]]
         return sizes
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from traceview.model.analysis import DeviceUse, Iterations, NotMeasured, Unmatched
 from traceview.model.columns import Table
+from traceview.model.drift import Drift
 from traceview.model.program import capture_advice
 from traceview.model.trace import EVERYTHING, Note, Trace
 from traceview.model.units import quantity, share
@@ -31,9 +32,18 @@ def capture_notes(
             yield Note(f"{kind}_{table.name}", str(table.not_measured), affects=(table.name,))
     if isinstance(iterations, NotMeasured):
         yield Note("no_iterations", iterations.reason, affects=("iterations",))
+    elif iterations.drift is not None:
+        yield _drift(iterations.drift)
     count = _operation_count(trace)
     yield from _missing_data(trace, count)
     yield from _cut_capture(trace, count, unmatched)
+
+
+def _drift(drift: Drift) -> Note:
+    """Return a note on iterations that change during the run, or on their kernels alone."""
+    if drift.of_iterations:
+        return Note("drift", f"Iterations {drift.words} during the run: {drift.reason}.", ("iterations.time_ns",))
+    return Note("kernel_drift", drift.kernel_words, ("devices.kernels",))
 
 
 def _operation_count(trace: Trace) -> int:
@@ -48,19 +58,26 @@ def _missing_data(trace: Trace, count: int) -> Iterator[Note]:
     how_to = capture_advice(trace.info.profiler)
     if not count:
         lost = any(note.id == "lost_launches" for note in trace.info.health)
-        why = "Either the program uses no GPU of NVIDIA, AMD or Intel, or its work was not traced. Capture it on a "
-        why += "machine with such a GPU, "
+        if lost:
+            advice = f"Capture it again, with {how_to['newer']}, "
+        elif len(trace.api):
+            advice = "The recorded processes call CUDA and launch nothing. Capture those that do, "
+        else:
+            advice = (
+                "Either the program uses no GPU of NVIDIA, AMD or Intel, or its work was not traced. Capture it on a "
+                "machine with such a GPU, "
+            )
         yield Note(
             "no_gpu_work",
             "The capture has no GPU work: only ranges, iterations and other times of the host are measured. "
-            f"{f'Capture it again, with {how_to.newer}, ' if lost else why}with `{how_to.gpu}`.",
+            f"{advice}with `{how_to['gpu']}`.",
             affects=("devices", "findings"),
         )
     elif not len(trace.api):
         yield Note(
             "no_cuda_calls",
             "The capture has no CUDA API calls: idle time has the cause `unknown`, and synchronizations are not "
-            f"measured. {how_to.calls}",
+            f"measured. {how_to['calls']}",
             affects=("idle", "host.sync", "findings"),
         )
 

@@ -27,7 +27,7 @@ LIBRARY_NAMES = (
     r"^(aten|autograd|torch|c10d|cudnn|cublas|cub|thrust|executor_utils|GpuLower|\w*Fusion\w*)::|^nccl:|^torch\."
     r"|\bop_id\b|^MPI_|^P?nccl[A-Z]|^## Call CompiledFxGraph|^Torch-Compiled Region|^CompiledFunction"
     r"|^Optimizer\.|^enumerate\(DataLoader\)|^DistributedDataParallel\.forward|^autograd|^(XlaModule|Thunk|TSL):"
-    r"|^gc generation \d$|^\[DALI\]"
+    r"|^gc generation \d$|^\[DALI\]|^myelin[A-Z]"
 )
 # A function that JAX compiled, such as `jit_step`. XLA numbers these, and not the modules that it only tries.
 JITTED = r"^XlaModule:#hlo_module=p?jit_.*program_id="
@@ -41,8 +41,8 @@ COUNTER_WORDS, PART_WORDS = r"(?i)iter|step|batch|epoch|token|frame", r"(?i)laye
 STEP_WORDS = r"(?i)(^|[^a-z])(profiler)?(iter(ation)?|step)s?([^a-z]|$)"
 # Ranges that say that they are a whole step, or a whole pass over a model.
 PASS_WORDS = r"(?i)(^|[^a-z])(iter(ation)?|step|forward|backward|fwd|bwd)([^a-z]|$)"
-# A numbered layer of a model, as `TransformerLayer_#`.
-LAYER_NAME = r"(?i)layer[^a-z]?#"
+# A numbered layer of a model, as `TransformerLayer_#`, or the path of a module in a list, as `model.layers.#`.
+LAYER_NAME = r"(?i)layers?[^a-z]?#|\w\.#(\.|$)"
 
 
 def fold_numbers(names: pl.Series) -> pl.Series:

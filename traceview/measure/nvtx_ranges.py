@@ -20,16 +20,18 @@ from traceview.model.program import capture_advice
 from traceview.model.rows import RangeUse
 from traceview.model.trace import Trace, Window
 
+MAX_NAMES = 1_000  # rows; a real program has hundreds of names, and 100,000 rows are 20 MB of JSON
+
 
 def range_uses(given: CaptureInput) -> tuple[RangeUse, ...] | NotMeasured:
-    """Return a row for each name and domain, the busiest on the GPU first.
+    """Return a row for each name and domain, the busiest on the GPU first; one row for all beyond MAX_NAMES.
 
     With Trace.window, a name counts if one of its ranges overlaps the window. Ranges and operations are clipped to it
     independently, because an operation may run in the window and be launched before it.
     """
     trace = given.trace
     if trace.ranges.is_empty():
-        return NotMeasured(capture_advice(trace.info.profiler, trace.program).no_ranges)
+        return NotMeasured(capture_advice(trace.info.profiler, trace.program)["no_ranges"])
     rows = _range_rows(trace, given.projection)
     return rows or NotMeasured("no range overlaps the chosen window")
 
@@ -44,25 +46,30 @@ def phase_uses(given: CaptureInput) -> tuple[RangeUse, ...]:
 
 
 def _range_rows(trace: Trace, projection: Projection) -> tuple[RangeUse, ...]:
-    names, ranges, group = _range_groups(trace.ranges)
-    work = _measure_groups(trace, projection, group, len(names))
-    uses = (
-        names.with_columns(
-            pl.col("name", "domain").cast(pl.String), *(pl.Series(name, values) for name, values in work.items())
-        )
-        .join(_host_figures(ranges, trace.window), on="group")
+    names = trace.ranges.select("name", "domain").unique(maintain_order=True).with_row_index("group")
+    ranges = trace.ranges.join(names, on=["name", "domain"], how="left", maintain_order="left")
+    figures = _figures(trace, projection, ranges.select("start", "end", "group"), len(names))
+    ordered = (
+        figures.join(names.with_columns(pl.col("name", "domain").cast(pl.String)), on="group")
         .sort(["gpu_busy_ns", "host_ns", "name", "domain"], descending=[True, True, False, False])
+        .select("group", *field_names(RangeUse))
     )
-    return tuple(RangeUse(*row) for row in uses.select(field_names(RangeUse)).iter_rows())
+    uses, others = ordered[:MAX_NAMES], ordered["group"][MAX_NAMES:]
+    if len(others):  # they are measured again as one, because their work overlaps
+        part = np.ones(len(names), np.uint32)
+        part[others.to_numpy()] = 0
+        both = ranges.select("start", "end", group=part[ranges["group"].to_numpy()])
+        rest = _figures(trace, projection, both, 2).filter(pl.col("group") == 0)
+        name = pl.lit(f"({len(others)} other ranges)")
+        uses = pl.concat([uses, rest.with_columns(name.alias("name"), pl.lit("").alias("domain")).select(uses.columns)])
+    return tuple(RangeUse(*row) for _, *row in uses.iter_rows())
 
 
-def _range_groups(ranges: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, Times]:
-    """Return the distinct names and domains, the ranges with the number of their `group`, and this column."""
-    names = ranges.select("name", "domain").unique(maintain_order=True).with_row_index("group")
-    ranges = ranges.join(names, on=["name", "domain"], how="left", maintain_order="left").select(
-        "start", "end", "group"
-    )
-    return names, ranges, ranges["group"].to_numpy().astype(np.int64)
+def _figures(trace: Trace, projection: Projection, ranges: pl.DataFrame, groups: int) -> pl.DataFrame:
+    """Return the figures of each group of ranges (start, end, group) that has ranges in the window."""
+    work = _measure_groups(trace, projection, ranges["group"].to_numpy().astype(np.int64), groups)
+    host = _host_figures(ranges, trace.window)
+    return host.with_columns(pl.Series(name, values)[host["group"]] for name, values in work.items())
 
 
 def _host_figures(ranges: pl.DataFrame, window: Window | None) -> pl.DataFrame:

@@ -2,83 +2,130 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import polars as pl
 
 from traceview import intervals
-from traceview.intervals import Times
+from traceview.intervals import Intervals, Times
 from traceview.measure.activity import COMMUNICATION as COMMUNICATION_CODE
-from traceview.measure.activity import COPY, Activity
-from traceview.measure.base import Measure
+from traceview.measure.activity import Activity, Copies
+from traceview.measure.base import DeviceInput, Measure
+from traceview.measure.contention import contention
+from traceview.measure.exposure import COMMUNICATION_WORK, copy_key, rest_sums, with_causes
+from traceview.measure.kernels import costliest
 from traceview.measure.queues import blocking_times
+from traceview.measure.shared_work import once_per_frame
+from traceview.model.analysis import EXPOSED_CAUSES
 from traceview.model.columns import Table
-from traceview.model.rows import CommunicationOverlap, CopyOverlap
-from traceview.model.trace import KINDS, MEMORIES, Trace
+from traceview.model.rows import CommunicationOverlap, Contention, CopyOverlap, ExposedRange
+from traceview.model.trace import Trace
+
+MAX_RANGES = 200
 
 
-class Copies(NamedTuple):
-    """A device's copies: their ascending indices into its Activity, and each one's code of KINDS and of MEMORIES."""
-
-    members: Times
-    kind: NDArray[np.uint8]
-    memory: NDArray[np.uint8]
-
-    @classmethod
-    def from_activity(cls, trace: Trace, work: Activity) -> Copies:
-        """Find the copies of one device."""
-        index = np.flatnonzero(work.codes == COPY)
-        codes = trace.operations.select("kind", "memory")[work.rows[index]]
-        return cls(index, codes["kind"].to_physical().to_numpy(), codes["memory"].to_physical().to_numpy())
-
-    def select(self, kind: str, memory: str) -> Times:
-        """Return the indices of the copies of one kind and memory."""
-        chosen: Times = self.members[(self.kind == KINDS.index(kind)) & (self.memory == MEMORIES.index(memory))]
-        return chosen
-
-    def groups(self) -> Iterator[tuple[str, str, Times]]:
-        """Yield each kind and memory that has copies, in the order of KINDS and MEMORIES, with the copies' indices."""
-        pair = self.kind * np.uint8(len(MEMORIES)) + self.memory
-        for code, rows in intervals.rows_by_code(pair):
-            kind, memory = divmod(code, len(MEMORIES))
-            yield KINDS[kind], MEMORIES[memory], self.members[rows]
-
-
-def copy_overlaps(trace: Trace, work: Activity) -> tuple[CopyOverlap, ...]:
+def copy_overlaps(given: DeviceInput) -> tuple[CopyOverlap, ...]:
     """Return one row for each (kind, memory) pair that the device copied, in the order of KINDS and MEMORIES."""
-    size = trace.operations["bytes"].to_numpy()
-    rows = []
-    for kind, memory, members in Copies.from_activity(trace, work).groups():
-        union = intervals.union(work.start[members], work.end[members], ordered=True)
-        busy = intervals.length(union)
-        overlapped = intervals.overlap_length(union, work.compute)
-        rows.append(
-            CopyOverlap(
-                kind=kind,
-                memory=memory,
-                count=len(members),
-                bytes=int(size[work.rows[members]].sum()),
-                busy_ns=busy,
-                overlapped_ns=overlapped,
-                exposed_ns=busy - overlapped,
-            )
+    work, size = given.activity, given.trace.operations["bytes"].to_numpy()
+    return tuple(
+        CopyOverlap(
+            kind=kind,
+            memory=memory,
+            count=len(members),
+            bytes=int(size[work.rows[members]].sum()),
+            **_overlap(given, _union(work, members), copy_key(kind, memory)),
         )
+        for kind, memory, members in Copies.from_activity(given.trace, work).groups()
+    )
+
+
+def communication_overlap(given: DeviceInput) -> tuple[CommunicationOverlap]:
+    """Measure the device's communication kernels against its compute."""
+    work = given.activity
+    waits = _waiting_times(given.trace, work)
+    prices = (row for row in contention(given.trace, work) if row.beside == COMMUNICATION_WORK)
+    price = next(prices, None)
+    return (
+        CommunicationOverlap(
+            count=int(np.count_nonzero(work.codes == COMMUNICATION_CODE)),
+            blocking_ns=intervals.length(blocking_times(given.trace, work)),
+            waiting_for_ranks_ns=None if waits is None else intervals.length(waits),
+            exposed_waiting_for_ranks_ns=(
+                None if waits is None else intervals.length(intervals.subtract(waits, work.compute))
+            ),
+            contention_ns=None if price is None else price.contention_ns,
+            contention_low_ns=None if price is None else price.low_ns,
+            contention_high_ns=None if price is None else price.high_ns,
+            **_overlap(given, work.communication, COMMUNICATION_WORK),
+        ),
+    )
+
+
+def exposed_ranges(given: DeviceInput) -> tuple[ExposedRange, ...]:
+    """Return one row for each range and kind of work that has exposed time, the most first."""
+    exposed, places = given.exposed, given.places
+    kinds, code = len(exposed.works), places.code[exposed.operation]
+    key = code.astype(np.int64) * kinds + exposed.work
+    used = np.zeros(len(places.table) * kinds, np.bool_)
+    used[key] = True
+    label, last = np.cumsum(used)[key] - 1, np.empty(len(places.code), np.int32)
+    last[exposed.operation] = np.arange(len(key), dtype=np.int32)
+    is_last = last[exposed.operation] == np.arange(len(key))
+    place, work = np.divmod(np.flatnonzero(used), kinds)
+    sums = pl.DataFrame(
+        {
+            "range": places.table["range"][place],
+            "work": pl.Series(exposed.works, dtype=pl.String)[work],
+            "count": np.bincount(label[is_last], minlength=len(place)),
+            **dict(zip(EXPOSED_CAUSES, exposed.sums(label, len(place)).T, strict=True)),
+        }
+    )
+    totals = with_causes(sums.group_by("range", "work").agg(pl.col("count", *EXPOSED_CAUSES).sum()))
+    first, rest = costliest(totals.with_columns(total_ns="exposed_ns"), ("range", "work"), MAX_RANGES)
+    rows = [ExposedRange(**row) for row in first.drop("total_ns").iter_rows(named=True)]
+    if len(rest):
+        rows.append(ExposedRange(f"({len(rest)} others)", "all", **rest_sums(rest, "count")))
     return tuple(rows)
 
 
-def communication_overlap(trace: Trace, work: Activity) -> CommunicationOverlap:
-    """Measure the device's communication kernels against its compute."""
-    busy = intervals.length(work.communication)
-    overlapped = intervals.overlap_length(work.communication, work.compute)
-    return CommunicationOverlap(
-        count=int(np.count_nonzero(work.codes == COMMUNICATION_CODE)),
-        busy_ns=busy,
-        overlapped_ns=overlapped,
-        exposed_ns=busy - overlapped,
-        blocking_ns=intervals.length(blocking_times(trace, work)),
-    )
+def _waiting_times(trace: Trace, work: Activity) -> Intervals | None:
+    """Return when a device waits for other ranks inside its window; None if the ranks are unknown.
+
+    A collective ends on all ranks at once, so its kernel is shortest on the rank that starts it last. Durations are
+    compared, so the clocks of devices need not agree. The k-th communication kernels of the devices are one collective
+    if all devices run communication kernels of the same names in the same order.
+    """
+    waits = _waits_by_device(trace.operations).get(work.device)
+    return None if waits is None else intervals.clip(waits, work.window.start, work.window.end)
+
+
+@once_per_frame
+def _waits_by_device(operations: pl.DataFrame) -> dict[int, Intervals]:
+    """Return the union of the waits of each device; {} if one device communicates, or the devices differ."""
+    talks = operations["class"].to_physical().to_numpy() == COMMUNICATION_CODE
+    columns = operations.filter(pl.Series(talks)).select("device", "start", "end", pl.col("name").to_physical())
+    device, start, end, name = (columns[each].to_numpy() for each in ("device", "start", "end", "name"))
+    rows = dict(intervals.rows_by_code(device))
+    sequences = [name[each] for each in rows.values()]
+    if len(rows) < 2 or not all(np.array_equal(sequences[0], each) for each in sequences):
+        return {}
+    lengths = np.stack([(end - start)[each] for each in rows.values()])
+    waits = lengths - lengths.min(axis=0)
+    return {
+        number: intervals.union(start[each], start[each] + own, ordered=True)
+        for (number, each), own in zip(rows.items(), waits, strict=True)
+    }
+
+
+def _union(work: Activity, members: Times) -> Intervals:
+    return intervals.union(work.start[members], work.end[members], ordered=True)
+
+
+def _overlap(given: DeviceInput, union: Intervals, work: str) -> dict[str, Any]:
+    causes = given.exposed.by_work[work]
+    busy, exposed = intervals.length(union), sum(causes.values())
+    return {"busy_ns": busy, "overlapped_ns": busy - exposed, "exposed_ns": exposed, "exposed_causes": causes}
 
 
 COPIES = Measure(
@@ -87,17 +134,40 @@ COPIES = Measure(
         title="Copies",
         note="Hidden: the part of the copying time in which compute runs.",
         row_type=CopyOverlap,
-        shown=("label", "count", "bytes", "bandwidth", "busy_ns", "hidden", "exposed_ns"),
+        shown=("label", "count", "bytes", "bandwidth", "busy_ns", "hidden", "exposed_ns", "because"),
     ),
-    lambda given: copy_overlaps(given.trace, given.activity),
+    copy_overlaps,
 )
+FROM_OTHERS = ("waiting_for_ranks_ns", "contention_ns")
 COMMUNICATION = Measure(
     Table(
         name="communication",
         title="Communication",
         row_type=CommunicationOverlap,
-        shown=("count", "busy_ns", "hidden", "exposed_ns", "blocking_ns"),
+        shown=("count", "busy_ns", "hidden", "exposed_ns", "blocking_ns", *FROM_OTHERS, "because"),
+        optional=FROM_OTHERS,
         single=True,
     ),
-    lambda given: (communication_overlap(given.trace, given.activity),),
+    communication_overlap,
+)
+
+EXPOSED_RANGES = Measure(
+    Table(
+        name="exposed_ranges",
+        title="Exposed time by range",
+        note="Copies, memsets and communication beside which nothing computes, by the NVTX range that launches them.",
+        row_type=ExposedRange,
+        shown=("range", "work", "count", "exposed_ns", "because"),
+        first=5,
+    ),
+    exposed_ranges,
+)
+CONTENTION = Measure(
+    Table(
+        name="contention",
+        title="The price of overlap",
+        note="How much longer kernels take beside communication, or copies from and to the host and other GPUs.",
+        row_type=Contention,
+    ),
+    lambda given: contention(given.trace, given.activity),
 )

@@ -6,8 +6,7 @@ docs/definitions.md "Launched work that waits".
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -16,127 +15,112 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import Intervals, Rows, Times, values_at
-from traceview.measure.activity import COMMUNICATION, COMPUTE, COPY, Activity, device_activity
+from traceview.intervals import BEFORE_ALL, EMPTY, Intervals, Times, values_at
+from traceview.measure.activity import COMMUNICATION, Activity
 from traceview.measure.base import DeviceInput, Measure
-from traceview.measure.shared_work import DELAY_EDGES, MAX_LENGTH, launch_rows
-from traceview.model.analysis import CAUSES
+from traceview.measure.shared_work import LONG, launch_rows, long_calls, once_per_frame, rows_of_devices
+from traceview.measure.sums import sums_by_owner
+from traceview.model.analysis import CHANGES
 from traceview.model.columns import Table
 from traceview.model.rows import QueuedFor, QueueLength, QueueSlice
-from traceview.model.trace import CLASSES, KINDS, Trace, enum_texts
+from traceview.model.trace import Trace, enum_texts
 
-QUEUED = CAUSES.index("queued")
-LONG = 100_000  # ns; events, CUDA graphs and copies between GPUs need less to start the next operation
 NEAR_END = 20_000  # ns from the end of communication to the start of what waited for it
 SLICES = 20  # slices of equal length of a window
-LENGTHS = np.arange(MAX_LENGTH + 1)
 MAX_ROWS = 20
-WAITED_FOR = {COMPUTE: "kernel", COMMUNICATION: "collective", COPY: "copy"}
-KINDS_BEFORE = (*(WAITED_FOR.get(code, name) for code, name in enumerate(CLASSES)), "copy engine", "next operation")
-ENGINE, FOLLOWING = range(len(CLASSES), len(KINDS_BEFORE))
-
-
-class _Operations(NamedTuple):
-    """The operations of a device that have a length, by start, also those around the window."""
-
-    row: Rows
-    start: Times
-    end: Times
-    stream: NDArray[np.int16]
-    process: NDArray[np.int32]
-    code: NDArray[np.uint8]
-    kind: NDArray[np.uint8]
-    name: NDArray[np.unsignedinteger[Any]]
-
-    @classmethod
-    def of_device(cls, trace: Trace, work: Activity) -> _Operations:
-        own = trace.operations.select("start", "end", "stream", "process", "class", "kind", "name")
-        rows = intervals.adjoining(work.nonempty_rows)
-        columns = (column.to_physical() for column in own[rows])
-        filled = (column.fill_null(len(KINDS)) if column.null_count() else column for column in columns)
-        return cls(work.nonempty_rows, *(column.to_numpy() for column in filled))
-
-    def last_ended(self) -> Rows:
-        """Return the index of the operation that ends last among those up to each."""
-        latest = np.maximum.accumulate(self.end)
-        return np.maximum.accumulate(np.where(self.end == latest, np.arange(len(self.end), dtype=np.int32), 0))
+WAITED_FOR = {"compute": "kernel", "communication": "collective"}  # by the class of the operation
+PROCESS = CHANGES.index("process")
 
 
 def queued_for(given: DeviceInput) -> tuple[QueuedFor, ...]:
     """Return the ns of `queued` idle time by what the launched work waits for, the longest first."""
-    gaps, queued = given.idle.gaps, given.idle.causes[QUEUED]
-    operations = _Operations.of_device(given.trace, given.activity)
-    last_ended, before_gaps = operations.last_ended(), _BeforeGaps(given.trace, operations)
-    place = np.empty(len(given.trace.operations), np.int32)
-    place[operations.row] = np.arange(len(operations.row), dtype=np.int32)
-    long = [np.zeros(0, np.int64)]
-    for block in intervals.blocks(len(queued)):
-        rows = np.flatnonzero(queued[block]) + block.start
-        after = place[given.idle.operation[rows]]
-        before = np.where(after > 0, last_ended[after - 1], -1)
-        whole = operations.start[after] - values_at(operations.end, before, 0)
-        turns = operations.process[before] != operations.process[after]  # a GPU changes between processes
-        is_long = (before < 0) | ((whole > LONG) & ~turns)
-        short = ~is_long
-        before_gaps.add(before[short], after[short], queued[rows[short]])
-        long.append(rows[is_long])
-    waits = np.concatenate(long)
-    left = intervals.union(gaps.end[waits] - queued[waits], gaps.end[waits])
-    sums = Counter[tuple[str, str]]()
-    for row in (*before_gaps.rows(), *_during_long(given.trace, given.activity.device, left)):
-        sums[row.kind, row.name] += row.ns
+    trace, gaps = given.trace, given.gaps.frame
+    start, end, queued, changes = (gaps[name].to_numpy() for name in ("start", "end", "queued", "changes"))
+    is_long = ((end - start > LONG) & (changes != PROCESS)) | gaps["before"].is_null().to_numpy()
+    waits, rest = (np.flatnonzero(chosen & (queued > 0)) for chosen in (is_long, ~is_long & (changes > 0)))
+    long = intervals.union(end[waits] - queued[waits], end[waits])
+    next_operation = int(queued.sum()) - int(queued[waits].sum()) - int(queued[rest].sum())
+    sums = Counter({("next operation", ""): next_operation})
+    sums.update(_ended_before(trace, gaps.select("before", "operation")[rest], queued[rest]))
+    sums.update({(row.kind, row.name): row.ns for row in _during_long(trace, long)})
     rows = (QueuedFor(kind, name, ns) for (kind, name), ns in sums.items() if ns)
     return tuple(sorted(rows, key=lambda row: (-row.ns, row.kind, row.name))[:MAX_ROWS])
 
 
-class _BeforeGaps:
-    """Sums of what ran before gaps: the GPU then takes the next operation of its stream, or one that depends on it.
-
-    `ns` has a row for each of KINDS_BEFORE and a column for each name of operations. `processes` has the ns by process.
-    """
-
-    def __init__(self, trace: Trace, operations: _Operations) -> None:
-        self.operations, self.texts = operations, enum_texts(trace.operations["name"])
-        self.ns = np.zeros((len(KINDS_BEFORE), len(self.texts)), np.int64)
-        self.processes: Counter[int] = Counter()
-
-    def add(self, before: Rows, after: Rows, ns: Times) -> None:
-        """Add the ns of some gaps; `before` and `after` are the operations around them."""
-        work = self.operations
-        turns = work.process[before] != work.process[after]
-        for process in np.unique(work.process[before[turns]]).tolist():
-            self.processes[process] += int(ns[turns & (work.process[before] == process)].sum())
-        if turns.any():
-            before, after, ns = before[~turns], after[~turns], ns[~turns]
-        kind = work.code[before].astype(np.int64)
-        kind[(kind == COPY) & (work.kind[before] == work.kind[after])] = ENGINE
-        kind[work.stream[before] == work.stream[after]] = FOLLOWING
-        np.add.at(self.ns.ravel(), kind * self.ns.shape[1] + work.name[before], ns)
-
-    def rows(self) -> Iterator[QueuedFor]:
-        """Yield the sums; several have one kind and name."""
-        for kind, name in np.argwhere(self.ns).tolist():
-            yield QueuedFor(KINDS_BEFORE[kind], "" if kind == FOLLOWING else self.texts[name], int(self.ns[kind, name]))
-        yield from (QueuedFor("process", str(process), ns) for process, ns in self.processes.items())
+def _ended_before(trace: Trace, gaps: pl.DataFrame, ns: Times) -> dict[tuple[str, str], int]:
+    """Return the ns by the kind and the name of the work that ends before work of another stream or process."""
+    columns = trace.operations.select("class", "kind", "name", "process")
+    work, following = (columns[gaps[side]] for side in ("before", "operation"))
+    turns, same_engine = work["process"] != following["process"], work["kind"] == following["kind"]
+    sums = (
+        work.with_columns(turns=turns, engine=same_engine.fill_null(value=False), ns=ns)
+        .select(
+            pl.when("turns")
+            .then(pl.lit("process"))
+            .when("engine")
+            .then(pl.lit("copy engine"))
+            .otherwise(pl.col("class").cast(pl.String).replace(WAITED_FOR))
+            .alias("waits_for"),
+            pl.when("turns").then(pl.col("process").cast(pl.String)).otherwise(pl.col("name").cast(pl.String)),
+            "ns",
+        )
+        .group_by("waits_for", pl.col("process").alias("name"))
+        .agg(pl.col("ns").sum())
+    )
+    return {(kind, name): ns for kind, name, ns in sums.iter_rows()}
 
 
-def _during_long(trace: Trace, device: int, left: Intervals) -> Iterator[QueuedFor]:
+class _Workers(NamedTuple):
+    """When several work, in disjoint ascending pieces. `worker` is the first of those that work in each piece."""
+
+    times: Intervals
+    worker: Times
+
+
+@once_per_frame
+def _working_devices(operations: pl.DataFrame) -> _Workers:
+    start, end = (operations[name].to_numpy() for name in ("start", "end"))
+    rows = rows_of_devices(operations).items()
+    if len(rows) < 2:
+        return _Workers(EMPTY, EMPTY.start)  # a device that waits has no others
+    return _first_workers([(row, intervals.union(start[own], end[own], ordered=True)) for row, own in rows])
+
+
+@once_per_frame
+def _long_calls(api: pl.DataFrame) -> _Workers:
+    calls = long_calls(api).filter(pl.col("role") != "sync")
+    name, start, end = (calls[column].to_physical().to_numpy() for column in ("name", "start", "end"))
+    texts = enum_texts(calls["name"])
+    rows = sorted(intervals.rows_by_code(name), key=lambda each: texts[each[0]])  # the first name counts
+    return _first_workers([(code, intervals.union(start[own], end[own], ordered=True)) for code, own in rows])
+
+
+def _first_workers(works: Sequence[tuple[int, Intervals]]) -> _Workers:
+    """Return when any of some workers works. It joins them in halves, so that many workers take little longer."""
+    if len(works) < 2:
+        [(number, times)] = works or [(0, EMPTY)]
+        return _Workers(times, np.full(len(times.start), number))
+    first, others = (_first_workers(half) for half in (works[: len(works) // 2], works[len(works) // 2 :]))
+    taken = intervals.union(*first.times, ordered=True)
+    free = intervals.complement(taken, BEFORE_ALL, -BEFORE_ALL)
+    part, *rest = intervals.parts_in_queries(free, *others.times)
+    sides = (*first.times, first.worker), (*rest, others.worker[part])
+    start, end, worker = map(np.concatenate, zip(*sides, strict=True))
+    order = np.argsort(start, kind="stable")
+    return _Workers(Intervals(start[order], end[order]), worker[order])
+
+
+def _during_long(trace: Trace, left: Intervals) -> Iterator[QueuedFor]:
     """Yield what runs during long waits: work of other GPUs, else long CUDA calls; the rest is unknown."""
     if not len(left.start):
         return
-    complete = replace(trace, window=None)
-    others = ((row, device_activity(complete, row)) for row in range(len(trace.devices)) if row != device)
-    works = [("device", str(trace.devices["id"][row]), work.busy) for row, work in others if work is not None]
-    calls = trace.api.filter((pl.col("end") - pl.col("start") > LONG) & (pl.col("role") != "sync"))
-    texts = enum_texts(calls["name"])
-    for code in np.unique(calls["name"].to_physical().to_numpy()).tolist():
-        own = calls.filter(calls["name"].to_physical() == code)
-        works.append(("call", texts[code], intervals.union(own["start"].to_numpy(), own["end"].to_numpy())))
-    for kind, name, work in works:
-        inside = intervals.intersect(left, work)
-        if ns := intervals.length(inside):
-            left = intervals.subtract(left, inside)
-            yield QueuedFor(kind, name, ns)
+    devices, calls = _working_devices(trace.operations), _long_calls(trace.api)
+    for kind, texts, work in (("device", trace.devices["id"], devices), ("call", enum_texts(trace.api["name"]), calls)):
+        _, start, end = intervals.parts_in_queries(work.times, *left)
+        worker = work.worker[np.searchsorted(work.times.start, start, side="right") - 1]
+        ns = sums_by_owner(worker, end - start, len(texts))
+        yield from (QueuedFor(kind, texts[number], int(ns[number])) for number in np.flatnonzero(ns).tolist())
+        left = intervals.subtract(left, intervals.union(start, end, ordered=True))
     yield QueuedFor("unknown", "", intervals.length(left))
 
 
@@ -144,32 +128,32 @@ def blocking_times(trace: Trace, work: Activity) -> Intervals:
     """Return when communication blocks: launched work of another stream waits for it, and starts when it ends."""
     if not len(work.communication.start):
         return intervals.EMPTY
-    operations = _Operations.of_device(trace, work)
-    call = launch_rows(trace.operations)[operations.row]
-    launched = np.where(call >= 0, values_at(trace.api["end"].to_numpy(), call, 0), operations.start)
-    order = np.lexsort((operations.start, operations.stream))
-    stream, end = operations.stream[order], operations.end[order]
-    first = np.append(True, stream[1:] != stream[:-1])
-    previous = np.where(first, np.iinfo(np.int64).min, np.roll(end, 1))
+    rows = intervals.adjoining(work.nonempty_rows)
+    begin, finish, stream, code = (
+        trace.operations[name].to_physical().to_numpy()[rows] for name in ("start", "end", "stream", "class")
+    )
+    call = launch_rows(trace.operations)[rows]
+    launched = np.where(call >= 0, values_at(trace.api["end"].to_numpy(), call, 0), begin)
+    order = np.argsort(stream, kind="stable")
+    first = np.append(True, stream[order[1:]] != stream[order[:-1]])
     ready = np.empty(len(order), np.int64)
-    ready[order] = np.maximum(previous, launched[order])
-    talks = np.flatnonzero(operations.code == COMMUNICATION)
-    talks = talks[np.argsort(operations.end[talks], kind="stable")]
-    waits = np.flatnonzero((operations.code != COMMUNICATION) & (ready < operations.start))
-    at = np.searchsorted(operations.end[talks], operations.start[waits], side="right") - 1
+    ready[order] = np.maximum(np.where(first, BEFORE_ALL, np.roll(finish[order], 1)), launched[order])
+    talks = np.flatnonzero(code == COMMUNICATION)
+    talks = talks[np.argsort(finish[talks], kind="stable")]
+    waits = np.flatnonzero((code != COMMUNICATION) & (ready < begin))
+    at = np.searchsorted(finish[talks], begin[waits], side="right") - 1
     waits, awaited = waits[at >= 0], talks[at[at >= 0]]
-    blocks = (operations.end[awaited] > ready[waits]) & (operations.stream[awaited] != operations.stream[waits])
-    blocks &= operations.start[waits] - operations.end[awaited] <= NEAR_END
+    blocks = (finish[awaited] > ready[waits]) & (stream[awaited] != stream[waits])
+    blocks &= begin[waits] - finish[awaited] <= NEAR_END
     waits, awaited = waits[blocks], awaited[blocks]
-    begin = np.maximum(ready[waits], operations.start[awaited])
-    return intervals.intersect(intervals.union(begin, operations.end[awaited]), work.communication)
+    ends = intervals.union(np.maximum(ready[waits], begin[awaited]), finish[awaited])
+    return intervals.intersect(ends, work.communication)
 
 
 def queue_length(given: DeviceInput) -> tuple[QueueLength, ...]:
     """Return the median and the 95th percentile of the queue and of the delay of all launches."""
     queue = given.queue
-    lengths = _quantiles(queue.ahead, LENGTHS, 0.5, 0.95)
-    return (QueueLength(*lengths, *_quantiles(queue.delay, DELAY_EDGES, 0.5, 0.95)),)
+    return (QueueLength(*_quantiles(queue.ahead, 0.5, 0.95), *_quantiles(queue.delay, 0.5, 0.95)),)
 
 
 def queue_over_time(given: DeviceInput) -> tuple[QueueSlice, ...]:
@@ -181,20 +165,25 @@ def queue_over_time(given: DeviceInput) -> tuple[QueueSlice, ...]:
         QueueSlice(
             number * window.length // SLICES,
             stop - first,
-            *_quantiles(queue.ahead[first:stop], LENGTHS, 0.5),
-            *_quantiles(queue.delay[first:stop], DELAY_EDGES, 0.5),
+            *_quantiles(queue.ahead[first:stop], 0.5),
+            *_quantiles(queue.delay[first:stop], 0.5),
         )
         for number, (first, stop) in enumerate(pairwise(edges))
         if stop > first
     )
 
 
-def _quantiles(places: NDArray[np.int16], values: Times, *fractions: float) -> list[int]:
-    """Return quantiles of the `values` at some places; 0 without places."""
-    if not len(places):
+def _quantiles(values: NDArray[np.signedinteger[Any]], *fractions: float) -> list[int]:
+    """Return the least values that these fractions of the values do not exceed; 0 without values."""
+    if not len(values):
         return [0] * len(fractions)
-    until = np.cumsum(np.bincount(places))
-    quantiles: list[int] = values[np.searchsorted(until, np.multiply(fractions, until[-1]))].tolist()
+    # The exponent and five bits of the mantissa put values into order; only those around a quantile are sorted.
+    key = (values + 1).astype(np.float64).view(np.int64) >> 47
+    key -= key.min()
+    until, quantiles = np.cumsum(np.bincount(key)), list[int]()
+    for place in np.ceil(np.multiply(fractions, len(values))).astype(np.int64) - 1:
+        group = int(np.searchsorted(until, place, side="right"))
+        quantiles.append(int(np.sort(values[key == group])[place - until[group]]))
     return quantiles
 
 

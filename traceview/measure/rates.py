@@ -7,20 +7,23 @@ compute by precision, and how fast a GPU computes in its steady part and could c
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from traceview import intervals
+from traceview.intervals import Rows
 from traceview.measure.activity import COMMUNICATION
 from traceview.measure.base import CaptureInput, DeviceInput, Measure
+from traceview.measure.exposure import COMMUNICATION_WORK, ExposedTime, rest_sums, with_causes
 from traceview.measure.kernels import DIGITS, costliest, rounded_share
 from traceview.measure.kernels.families import MATRIX, shape_kinds
-from traceview.model.analysis import DeviceUse, NotMeasured
+from traceview.model.analysis import EXPOSED_CAUSES, DeviceUse, NotMeasured
 from traceview.model.columns import Table, partial_row
+from traceview.model.frozen import dataclass
 from traceview.model.peaks import peak_flops
 from traceview.model.rows import Collective, MatrixPrecision, SpeedOfLight
 from traceview.model.trace import Trace
@@ -72,18 +75,31 @@ def collectives(given: DeviceInput) -> tuple[Collective, ...]:
         return ()
     rows = given.activity.rows[chosen]
     lengths = given.trace.operations.select(pl.col("end") - pl.col("start"))[rows]["end"]
+    start, end = given.activity.start[chosen], given.activity.end[chosen]
     kernels = _messages(given.trace, rows).with_columns(
-        pl.Series("part_ns", (given.activity.end - given.activity.start)[chosen]), lengths.alias("ns")
+        pl.Series("part_ns", end - start),
+        pl.Series("busy_ns", intervals.own_lengths(start, end)),
+        *_exposed_by_cause(given.exposed, rows),
+        ns=lengths,
     )
     sums = kernels.group_by(COLLECTIVE_KEYS).agg(
         pl.len().cast(pl.Int64).alias("count"),
         pl.col("part_ns").sum().alias("total_ns"),
         pl.col("ns").min().alias("min_ns"),
         pl.col("ns").median().cast(pl.Int64).alias("median_ns"),
+        pl.col("busy_ns", *EXPOSED_CAUSES).sum(),
     )
+    sums = with_causes(sums)
     first, rest = costliest(sums, COLLECTIVE_KEYS, MAX_COLLECTIVES)
     shown = [_collective(row) for row in first.iter_rows(named=True)]
     return (*shown, *([_rest_row(rest)] if len(rest) else []))
+
+
+def _exposed_by_cause(exposed: ExposedTime, rows: Rows) -> Iterator[pl.Series]:
+    """Yield the exposed ns of communication kernels (rows of Trace.operations) by cause, a column for each cause."""
+    some = np.flatnonzero(exposed.work == exposed.works.index(COMMUNICATION_WORK))
+    sums = exposed.sums(np.searchsorted(rows, exposed.operation[some]), len(rows), some)
+    yield from map(pl.Series, EXPOSED_CAUSES, sums.T)
 
 
 def bus_factor(collective: str, ranks: int | None) -> float | None:
@@ -153,9 +169,9 @@ def _bandwidth(size: int | None, ns: float, factor: float | None) -> float | Non
 
 def _rest_row(rest: pl.DataFrame) -> Collective:
     """Return one row for many kinds of messages."""
-    count, total, least = rest.select(pl.col("count", "total_ns").sum(), pl.col("min_ns").min()).row(0)
-    name = f"({len(rest)} other sizes)"
-    return partial_row(Collective, collective=name, count=count, total_ns=total, median_ns=total // count, min_ns=least)
+    sums = rest_sums(rest, "count", "total_ns", "busy_ns")
+    least, median = rest["min_ns"].min(), sums["total_ns"] // sums["count"]
+    return partial_row(Collective, collective=f"({len(rest)} other sizes)", median_ns=median, min_ns=least, **sums)
 
 
 COLLECTIVES = Measure(
@@ -169,6 +185,8 @@ COLLECTIVES = Measure(
             "message_bytes",
             "count",
             "total_ns",
+            "exposed_ns",
+            "because",
             "bus_bandwidth",
             "best_bus_bandwidth",
             "group_size",
@@ -236,9 +254,7 @@ def _sums_by_shape(given: DeviceInput, kinds: pl.DataFrame) -> pl.DataFrame:
 
 def matrix_kinds(trace: Trace) -> pl.DataFrame:
     """Return for each of Trace.shapes whether it is a matrix kernel, its precision and its use of tensor cores."""
-    rows = [(kind.family in MATRIX, kind.precision, kind.tensor_core) for kind in shape_kinds(trace.shapes)]
-    schema = {"matrix": pl.Boolean, "precision": pl.String, "tensor_core": pl.Boolean}
-    return pl.DataFrame(rows, schema=schema, orient="row")
+    return shape_kinds(trace.shapes).select(pl.col("family").is_in(MATRIX).alias("matrix"), *PRECISION_KEYS)
 
 
 def _flops_per_ns(trace: Trace, kinds: pl.DataFrame) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:

@@ -6,16 +6,20 @@ allocated once. Such a call takes milliseconds to seconds, a thousand times as l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import Times
-from traceview.measure.shared_work import launch_rows
-from traceview.model.trace import Trace, Window, names_load_data, names_match
+from traceview.intervals import Times, values_at
+from traceview.measure.shared_work import first_launched, long_calls
+from traceview.model.trace import EVERYTHING, Trace, Window, names_load_data, names_match
 
 OF_PROFILER = r"^cu(da)?Profiler"  # calls that a run without the profiler does not make, or that take no time there
 STARTS_UP = r"^cuInit$|LoadingMode|GetProcAddress|CtxCreate|(Module|Library)Load"
@@ -25,16 +29,6 @@ WORKING_ROLES = ("memory", "api")  # the roles of calls that neither wait for th
 CALL = ("name", "kernel")  # what a call does: its name, and the kernel that it launches
 
 
-def calls_of_processes(trace: Trace, processes: pl.Series) -> pl.DataFrame:
-    """Return the calls that begin in the window, rows of Trace.api. `counts` marks those of some processes.
-
-    Calls that do not count remain, because most do, and a frame without them would be a copy.
-    """
-    calls = trace.own_calls
-    of_program = pl.Series(~names_match(calls["name"], OF_PROFILER), dtype=pl.Boolean)
-    return calls.with_columns(counts=calls["process"].is_in(processes.implode()) & of_program)
-
-
 class CallsTime(NamedTuple):
     """The time from the first start to the last end of calls, and when the first begins that starts up a process."""
 
@@ -42,30 +36,118 @@ class CallsTime(NamedTuple):
     starts_up: int | None
 
 
-def calls_time(trace: Trace) -> CallsTime | None:
-    """Return the time of the calls that begin in the window, of processes with GPU work; None without such calls.
+@dataclass(frozen=True)
+class ProgramCalls:
+    """The calls of some processes that begin in the window of a trace, without those of the profiler.
 
-    A trace of torch.profiler has no start of the process. Data that are loaded before its first work count; its last
-    calls are those of the profiler.
+    Frames of calls have the columns of Trace.api, and `row`.
     """
-    calls = calls_of_processes(trace, trace.devices["processes"].explode().unique())
-    counts = calls["counts"].to_numpy()
-    if not counts.any():
-        return None
-    window = Window(
-        int(calls["start"][int(counts.argmax())]), int(calls["end"].to_numpy().max(where=counts, initial=0))
-    )
-    if trace.info.profiler == TORCH_PROFILER and len(trace.ranges):
-        work = int(trace.operations["start"].to_numpy()[0])
-        before = trace.ranges.filter(names_load_data(trace.ranges["name"]), pl.col("start") < work)["start"]
-        if len(before):
-            begin = min(window.start, int(before[0]))
-            return CallsTime(Window(begin, begin), begin)
-    long = calls["end"].to_numpy() - calls["start"].to_numpy() >= MIN_START_UP
-    few = calls.filter(counts & (long | names_match(calls["name"], STARTS_UP)))
-    working = few["role"].is_in(WORKING_ROLES).to_numpy() & ~names_match(few["name"], "Launch")
-    starting = few.filter(working | names_match(few["name"], STARTS_UP))
-    return CallsTime(window, starting["start"].min())  # type: ignore[arg-type]
+
+    trace: Trace
+    processes: Collection[int]
+
+    @cached_property
+    def _every(self) -> pl.DataFrame:
+        """The calls in the window, also those that do not count: most do, and a frame without them would be a copy."""
+        calls, first = self.trace.own_calls, 0
+        if self.trace.window is not None:
+            first = int(np.searchsorted(self.trace.api["start"].to_numpy(), self.trace.window.start))
+        return calls.with_row_index("row", first)
+
+    def _count(self, calls: pl.DataFrame) -> NDArray[np.bool_]:
+        count: NDArray[np.bool_] = ~names_match(calls["name"], OF_PROFILER)
+        if not set(self.processes).issuperset(self.trace.threads["process"]):
+            count &= calls["process"].is_in(list(self.processes)).to_numpy()
+        return count
+
+    def _counted(self, calls: pl.DataFrame) -> pl.DataFrame:
+        return calls.filter(self._count(calls))
+
+    def named(self, pattern: str) -> pl.DataFrame:
+        """Return the calls whose names match."""
+        return self._counted(self._every[np.flatnonzero(names_match(self._every["name"], pattern))])
+
+    def long(self) -> pl.DataFrame:
+        """Return the calls of more than LONG ns."""
+        calls, window = long_calls(self.trace.api), self.trace.window or EVERYTHING
+        return self._counted(calls.filter(pl.col("start").is_between(window.start, window.end, closed="left")))
+
+    def inside(self, window: Window) -> pl.DataFrame:
+        """Return the calls that reach into a window, with the column `ns`: their own time there."""
+        begun = self._every[: int(np.searchsorted(self._every["start"].to_numpy(), window.end))]
+        return own_times(self._counted(begun[np.flatnonzero(begun["end"].to_numpy() > window.start)]), window)
+
+    def time(self) -> CallsTime | None:
+        """Return the time of the calls; None without calls.
+
+        A trace of torch.profiler has no start of the process. Data that are loaded before its first work count; its
+        last calls are those of the profiler.
+        """
+        trace, calls, count = self.trace, self._every, self._count(self._every)
+        if not count.any():
+            return None
+        begin = int(calls["start"][int(count.argmax())])
+        window = Window(begin, int(calls["end"].to_numpy().max(where=count, initial=begin)))
+        if trace.info.profiler == TORCH_PROFILER and len(trace.ranges):
+            work = int(trace.operations["start"].to_numpy()[0])
+            before = trace.ranges.filter(names_load_data(trace.ranges["name"]), pl.col("start") < work)["start"]
+            if len(before):
+                begin = min(window.start, int(before[0]))
+                return CallsTime(Window(begin, begin), begin)
+        long = self.long().filter(pl.col("end") - pl.col("start") >= MIN_START_UP, pl.col("role").is_in(WORKING_ROLES))
+        long = long.filter(~names_match(long["name"], "Launch"))
+        starts = [int(each["start"][0]) for each in (long, self.named(STARTS_UP)) if len(each)]
+        return CallsTime(window, min(starts, default=None))
+
+    def sums(self) -> pl.DataFrame:
+        """Return sums by name, thread (row of Trace.threads) and the kernel that each call launches first, if any."""
+        calls, length = self._counted(self._every), pl.col("end") - pl.col("start")
+        first = {"count": pl.len().cast(pl.Int64), "total_ns": length.sum(), "longest_ns": length.max()}
+        by_shape = (
+            calls.with_columns(shape=self._shapes(calls))
+            .group_by("name", "thread", "shape", maintain_order=True)
+            .agg(first_ns=pl.col("start").first(), **first)
+        )
+        sums = (pl.col("count", "total_ns").sum(), pl.col("longest_ns").max(), pl.col("first_ns").min())
+        by_kernel = self._with_texts(by_shape).group_by("name", "thread", "kernel", maintain_order=True).agg(*sums)
+        return by_kernel.sort("total_ns", "first_ns", descending=[True, False])
+
+    def with_kernels(self, calls: pl.DataFrame) -> pl.DataFrame:
+        """Return calls with CALL as texts: `kernel` is the full name of the kernel that each launches first, or ""."""
+        return self._with_texts(calls.with_columns(shape=self._shapes(calls)))
+
+    def _shapes(self, calls: pl.DataFrame) -> pl.Series:
+        """Return the row of Trace.shapes that each call launches first, or 0."""
+        launched = first_launched(self.trace.operations)
+        operation = launched[np.minimum(calls["row"].to_numpy(), len(launched) - 1)]
+        return pl.Series(values_at(self.trace.operations["shape"].to_numpy(), operation, 0))
+
+    def _with_texts(self, calls: pl.DataFrame) -> pl.DataFrame:
+        kernel = self.trace.shapes["demangled"].gather(calls["shape"])
+        return calls.with_columns(pl.col("name").cast(pl.String), kernel=kernel.fill_null(""))
+
+    def first_of_kind(self, some: pl.DataFrame) -> pl.DataFrame:
+        """Return those of some calls with kernels that are the first of their kind, which CALL says."""
+        if some.is_empty():
+            return some
+        first, names = pl.col("start").first(), some["name"].unique().to_list()  # calls ascend
+        calls = self.named(f"^(?:{'|'.join(map(re.escape, names))})$")
+        by_shape = (
+            calls.with_columns(shape=self._shapes(calls)).group_by("name", "shape", maintain_order=True).agg(first)
+        )
+        by_kind = self._with_texts(by_shape).group_by(CALL, maintain_order=True).agg(first)
+        return some.join(by_kind, on=[*CALL, "start"], how="semi", maintain_order="left")
+
+
+def own_times(calls: pl.DataFrame, window: Window) -> pl.DataFrame:
+    """Return the calls that have time of their own in a window, with the column `ns`: that time.
+
+    A moment inside several calls belongs to the one that began first, so that the calls of a call count once.
+    """
+    reach = calls.sort("start", "end", descending=[False, True])
+    start, end = reach["start"].to_numpy(), reach["end"].to_numpy()
+    own = intervals.own_lengths(np.maximum(start, window.start), np.minimum(end, window.end))
+    return reach.with_columns(ns=pl.Series(own, dtype=pl.Int64)).filter(pl.col("ns") > 0)
 
 
 def run_time(works: Sequence[Window], calls: CallsTime | None) -> Window:
@@ -79,42 +161,6 @@ def run_time(works: Sequence[Window], calls: CallsTime | None) -> Window:
     if calls is None or calls.starts_up is None or calls.starts_up >= work.start:
         return work
     return Window(min(work.start, calls.window.start), max(work.end, calls.window.end))
-
-
-def inside(calls: pl.DataFrame, window: Window) -> pl.DataFrame:
-    """Return the calls that reach into a window, with the column `ns`: their own time there. `calls` ascend.
-
-    A moment inside several calls belongs to the one that began first, so that the calls of a call count once.
-    """
-    begun = calls[: int(np.searchsorted(calls["start"].to_numpy(), window.end))]
-    reach = begun.filter("counts", pl.col("end") > window.start)
-    reach = reach.sort("start", "end", descending=[False, True])
-    start, end = reach["start"].to_numpy(), reach["end"].to_numpy()
-    own = intervals.own_lengths(np.maximum(start, window.start), np.minimum(end, window.end))
-    return reach.with_columns(ns=pl.Series(own, dtype=pl.Int64)).filter(pl.col("ns") > 0)
-
-
-def with_shapes(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the result of calls_of_processes with the row of Trace.shapes that each call launches first, or 0."""
-    launch, shapes = launch_rows(trace.operations), trace.operations["shape"].to_numpy()
-    # An operation without a launch writes to the last row, which no call has.
-    shape = np.zeros(len(trace.api) + 1, np.min_scalar_type(len(trace.shapes)))
-    shape[launch[::-1]] = shapes[::-1]
-    first = int(np.searchsorted(trace.api["start"].to_numpy(), calls["start"][0])) if len(calls) else 0
-    return calls.with_columns(shape=shape[first : first + len(calls)])
-
-
-def name_calls(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return rows of with_shapes with CALL as texts: `kernel` is the full name of the kernel, or ""."""
-    kernel = trace.shapes["demangled"].gather(calls["shape"])
-    return calls.with_columns(pl.col("name").cast(pl.String), kernel=kernel.fill_null(""))
-
-
-def first_calls(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return when each of CALL occurs first, from the result of with_shapes, as (name, kernel, start)."""
-    first = pl.col("start").first()  # calls ascend
-    by_shape = calls.lazy().filter("counts").group_by("name", "shape", maintain_order=True).agg(first).collect()
-    return name_calls(trace, by_shape).group_by(CALL, maintain_order=True).agg(first)
 
 
 def longest_call(start: Times, end: Times, calls: pl.DataFrame) -> tuple[Times, Times]:

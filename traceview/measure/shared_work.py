@@ -10,17 +10,28 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import wraps
 from threading import Thread
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import BLOCK, Rows, Times, adjoining, blocks, rows_by_code
+from traceview.intervals import (
+    BEFORE_ALL,
+    BLOCK,
+    Intervals,
+    Rows,
+    Times,
+    adjoining,
+    index_ranges,
+    rows_by_code,
+    sorted_unique,
+)
 from traceview.model.trace import EVERYTHING, Trace
 
 Result = TypeVar("Result")
 TIMES = ("start", "end")
+LONG = 100_000  # ns; events, CUDA graphs and copies between GPUs need less to start the next operation
 
 
 def once_per_frame(function: Callable[[pl.DataFrame], Result]) -> Callable[[pl.DataFrame], Result]:
@@ -41,10 +52,52 @@ def once_per_frame(function: Callable[[pl.DataFrame], Result]) -> Callable[[pl.D
 
 
 @once_per_frame
+def _known_codes(_frame: pl.DataFrame) -> dict[str, NDArray[Any]]:
+    return {}
+
+
+def codes_of(frame: pl.DataFrame, name: str) -> NDArray[Any]:
+    """Return a column as an array, an Enum column as codes, null as the number of texts. Do not change the result."""
+    known = _known_codes(frame)
+    if name not in known:
+        codes = frame[name].to_physical()
+        if codes.null_count() and isinstance(texts := frame.schema[name], pl.Enum):
+            codes = codes.fill_null(len(texts.categories))
+        known[name] = codes.to_numpy()
+    return known[name]
+
+
+@once_per_frame
 def launch_rows(operations: pl.DataFrame) -> Rows:
     """Return the row of Trace.api of the call that launched each operation, -1 for none. Do not change the result."""
     launch = operations["launch"]
     return (launch.fill_null(-1) if launch.null_count() else launch).to_numpy()
+
+
+@once_per_frame
+def first_launched(operations: pl.DataFrame) -> Rows:
+    """Return the first operation that each call launches, -1 for none, by row of Trace.api; later rows launch none."""
+    launch = launch_rows(operations)
+    first = np.full(int(launch.max(initial=-1)) + 2, -1, np.int32)
+    first[launch[::-1]] = np.arange(len(launch), dtype=np.int32)[::-1]  # the first is written last
+    first[-1] = -1
+    return first
+
+
+@once_per_frame
+def long_calls(api: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls of more than LONG ns, with their `row` of Trace.api: during these, a GPU may wait for one."""
+    rows = np.flatnonzero(api["end"].to_numpy() - api["start"].to_numpy() > LONG)
+    return api[rows].with_columns(row=pl.Series(rows, dtype=pl.UInt32))
+
+
+def calls_during(api: pl.DataFrame, times: Intervals) -> Times:
+    """Return the rows of calls that overlap some disjoint ascending times, and of some calls before these."""
+    begin, long = api["start"].to_numpy(), long_calls(api)
+    low, high = np.searchsorted(begin, times.start - LONG), np.searchsorted(begin, times.end)
+    low[1:] = np.maximum(low[1:], high[:-1])
+    rows = index_ranges(low, np.maximum(high - low, 0))
+    return sorted_unique(np.append(rows, long["row"].to_numpy()))
 
 
 @once_per_frame
@@ -53,46 +106,37 @@ def rows_of_devices(operations: pl.DataFrame) -> dict[int, Rows]:
     return dict(rows_by_code(operations["device"].to_numpy()))
 
 
-MAX_LENGTH = 10_000  # operations: a longer queue has this length
-# ns; a delay counts as the edge below it, 32 in a doubling, so that a median is at most 2.2% too small.
-DELAY_EDGES = np.unique(np.array([0, *(round(2 ** (step / 32)) for step in range(48 * 32))], np.int64))
-
-
 class LaunchQueue(NamedTuple):
     """The launches of a device's operations, in the order of their calls.
 
-    `moment` is the start of each call, `ahead` the number of operations that are launched and not started then, at most
-    MAX_LENGTH. `delay` is the place in DELAY_EDGES of the ns from the end of the call to the start of the operation, 0
-    if it starts before.
+    `operation` and `call` are rows of Trace.operations and Trace.api, and `moment` the start of each call. `ahead` is
+    the number of operations that are launched and not started then, and `delay` the ns from the end of the call to the
+    start of the operation, 0 if it starts before.
     """
 
+    operation: Rows
+    call: Rows
     moment: Times
-    ahead: NDArray[np.int16]
-    delay: NDArray[np.int16]
+    ahead: Rows
+    delay: Times
 
     @classmethod
     def from_trace(cls, trace: Trace, device: int) -> LaunchQueue:
         """Return the launches of a device (row of Trace.devices) whose calls begin in the window of the trace."""
-        launch, (call, returned) = launch_rows(trace.operations), (trace.api[name].to_numpy() for name in TIMES)
+        launch, (begin, returned) = launch_rows(trace.operations), (trace.api[name].to_numpy() for name in TIMES)
         on_device = rows_of_devices(trace.operations)[device]
-        rows = adjoining(on_device[launch[adjoining(on_device)] >= 0])
-        start, launch = trace.operations["start"].to_numpy()[rows], launch[rows]
-        order = np.argsort(call[launch], kind="stable").astype(np.int32)  # fast, because they nearly ascend
-        launch = launch[order]
-        moment, window = call[launch], trace.window or EVERYTHING
+        rows = on_device[launch[adjoining(on_device)] >= 0]
+        start, launch = (column[adjoining(rows)] for column in (trace.operations["start"].to_numpy(), launch))
+        order = np.argsort(launch, kind="stable")  # calls are sorted by start, and launches nearly
+        call, window = launch[order], trace.window or EVERYTHING
+        moment = begin[call]
         first, stop = np.searchsorted(moment, [window.start, window.end]).tolist()
-        ahead, delay = np.empty((2, stop - first), np.int16)
-        for block in blocks(stop - first):
-            own = slice(first + block.start, first + block.stop)
-            late = start[order[own]] - returned[launch[own]]
-            here = moment[own]
-            begun = np.searchsorted(here, here) + own.start
-            begun[here == here[0]] = np.searchsorted(moment, here[0])  # equal moments may lie in the block before
-            low, high = np.searchsorted(start, here[[0, -1]], side="right").tolist()
-            length = begun - low - np.searchsorted(start[low:high], here, side="right")
-            ahead[block] = np.clip(length, 0, MAX_LENGTH)
-            delay[block] = np.searchsorted(DELAY_EDGES, np.maximum(late, 0), side="right") - 1
-        return cls(moment[first:stop], ahead, delay)
+        every = np.arange(len(moment), dtype=np.int32)
+        begun = np.maximum.accumulate(np.where(np.diff(moment, prepend=BEFORE_ALL), every, 0))
+        inside = slice(first, stop)
+        moment, call, order = moment[inside], call[inside], order[inside]
+        ahead = np.maximum(begun[inside] - np.searchsorted(start, moment, side="right"), 0).astype(np.int32)
+        return cls(rows[order], call, moment, ahead, np.maximum(start[order] - returned[call], 0))
 
 
 THREADS = 2  # more share the same memory bus

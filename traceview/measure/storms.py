@@ -7,7 +7,6 @@ storm. Findings and predictions share these definitions.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -15,24 +14,21 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import Intervals, Times, runs, union
-from traceview.measure.kernels.families import MATRIX, KernelKind, shape_kinds
+from traceview.measure.kernels.families import MATRIX, shape_kinds
 
 MAX_TINY = 10_000  # ns
 MIN_STORM = 100  # operations
 PERIODS = (1, 2, 3, 4)
-RECURRENT = re.compile(r"(?:^|[^A-Za-z])(?i:lstm|rnn|gru)|LSTM|RNN|GRU")  # kernels of whole recurrent layers
-FUSED = ("fused", "optimizer")  # families
+RECURRENT = r"(?:^|[^A-Za-z])(?i:lstm|rnn|gru)|LSTM|RNN|GRU"  # kernels of whole recurrent layers
+# Kernels that compute matrix products, convolutions, attention or the like, and those that are fused, by their kind.
+IS_MATRIX = pl.col("family").is_in((*MATRIX, "fft")) | pl.col("label").str.contains(RECURRENT)
+IS_FUSED = pl.col("family").is_in(("fused", "optimizer"))
 Mask = NDArray[np.bool_]
-
-
-def is_matrix(kind: KernelKind) -> bool:
-    """Return whether a kernel computes matrix products, convolutions, attention or the like."""
-    return kind.family in (*MATRIX, "fft") or RECURRENT.search(kind.label) is not None
 
 
 def tiny_operations(start: Times, end: Times, shape: NDArray[Any], shapes: pl.DataFrame) -> Mask:
     """Return which operations are tiny and can belong to a storm; `shape` is the row of each in Trace.shapes."""
-    layers = np.array([is_matrix(kind) or kind.family in FUSED for kind in shape_kinds(shapes)], np.bool_)
+    layers = shape_kinds(shapes).select(IS_MATRIX | IS_FUSED).to_series().to_numpy()
     tiny: Mask = end - start <= MAX_TINY
     return tiny & ~layers[shape] if layers.any() else tiny
 

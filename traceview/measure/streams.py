@@ -5,152 +5,109 @@ The idle gaps of a stream lie between its first and last operation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Mapping
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import Coverage, Intervals, Rows, Times
+from traceview.intervals import BEFORE_ALL, Rows, Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE, COPY, KERNEL, Activity
 from traceview.measure.base import DeviceInput, Measure
-from traceview.measure.gaps import IdleGaps, ThreadStates, attribute
-from traceview.model.analysis import CAUSES
+from traceview.measure.rates import parallelism
+from traceview.measure.shared_work import codes_of
 from traceview.model.columns import Table
 from traceview.model.rows import StreamUse
-from traceview.model.trace import Trace
+from traceview.model.trace import CLASSES, Trace
 
-OTHERS = ("other_compute", "other_communication", "other_copy")
-
-
-class _StreamGapContext(NamedTuple):
-    """Data of a device that the gaps of all its streams need, computed once."""
-
-    idle: IdleGaps
-    threads: ThreadStates  # in the device's idle gaps
-    compute: Coverage
-    communication: Coverage  # without compute at the same time
-
-    @classmethod
-    def build(cls, given: DeviceInput) -> _StreamGapContext:
-        """Prepare a device."""
-        trace, device, idle = given.trace, given.activity, given.idle
-        own = trace.threads["process"].is_in(trace.devices["processes"][device.device].to_list())
-        return cls(
-            idle,
-            given.threads.during(idle.gaps, frozenset(own.arg_true().to_list())),
-            Coverage.from_union(device.compute),
-            Coverage.from_union(intervals.subtract(device.communication, device.compute)),
-        )
-
-    def same_gaps(self, gaps: Intervals, operation: Rows) -> Rows:
-        """Return the gap of the device that equals each gap of a stream, -1 for none."""
-        idle = self.idle
-        if not len(idle.operation):
-            return np.full(len(operation), -1, np.int32)
-        place = np.minimum(np.searchsorted(idle.gaps.start, gaps.start), len(idle.operation) - 1).astype(np.int32)
-        same = (idle.gaps.start[place] == gaps.start) & (idle.gaps.end[place] == gaps.end)
-        return np.where(same & (idle.operation[place] == operation), place, np.int32(-1))
+MIN_PURPOSE = 0.1  # share of the stream's work from which a class of it is named
+COPY_PURPOSES = {"h2d": "copy in", "d2h": "copy out"}
+TIMES_OF_CLASSES = {"compute_ns": COMPUTE, "communication_ns": COMMUNICATION, "copy_ns": COPY}
 
 
-class _GapSums:
-    """The number, the ns, and the ns by OTHERS and CAUSES of the gaps of each stream of a device.
+class StreamWork(NamedTuple):
+    """The work of a device by stream and start: that of `streams[i]` is `edges[i]` to `edges[i + 1]`.
 
-    Work of the device's other streams comes first: other_compute, other_communication and other_copy (which includes
-    memset).
+    `rows` are those of Trace.operations, and `reach` is when the stream's work before each has ended.
     """
 
-    def __init__(self, streams: int) -> None:
-        self.count, self.total = np.zeros((2, streams), np.int64)
-        self.others = np.zeros((len(OTHERS), streams), np.int64)
-        self.causes = np.zeros((len(CAUSES), streams), np.int64)
+    streams: list[int]
+    edges: Times
+    rows: Rows
+    start: Times
+    end: Times
+    codes: NDArray[np.uint8]
+    reach: Times
 
     @classmethod
-    def of_device(cls, given: DeviceInput, members: Sequence[tuple[int, Rows]]) -> _GapSums:
-        """Measure the streams that have `members`, rows of the device's work."""
-        context, sums = _StreamGapContext.build(given), cls(len(members))
-        for owner, gaps, operation in _batches(given.trace, given.activity, members):
-            sums.add(given.trace, context, owner, gaps, operation)
-        return sums
+    def of_device(cls, trace: Trace, work: Activity) -> StreamWork:
+        """Sort the work of a device once by stream."""
+        stream = work.select(trace.operations["stream"].to_numpy())
+        counts = np.bincount(stream)
+        streams = np.flatnonzero(counts)
+        edges = np.append(0, np.cumsum(counts[streams]))
+        order = slice(None) if len(streams) < 2 else np.argsort(stream, kind="stable")
+        start, end = work.start[order], work.end[order]
+        until = end
+        if not (splits := end > start).all():  # work without length splits no gap, unless it is the first of its stream
+            splits[edges[:-1]] = True
+            until = np.where(splits, end, BEFORE_ALL)
+        reach = np.empty(len(until), np.int64)
+        reach[1:] = until[:-1]
+        reach[edges[:-1]] = BEFORE_ALL
+        overlaps = np.searchsorted(edges, np.flatnonzero(until[1:] < until[:-1]), side="right") - 1
+        for number in np.unique(overlaps).tolist():
+            own = slice(*edges[number : number + 2].tolist())
+            reach[own] = np.maximum.accumulate(reach[own])
+        return cls(streams.tolist(), edges, work.rows[order], start, end, work.codes[order], reach)
 
-    def add(self, trace: Trace, context: _StreamGapContext, owner: Rows, gaps: Intervals, operation: Rows) -> None:
-        """Add gaps, with the number of the stream (ascending) and the operation that ends each."""
-        _add_by_owner((self.count, self.total), owner, (np.ones(len(owner), np.int64), gaps.end - gaps.start))
-        place = context.same_gaps(gaps, operation)
-        same, rest = np.flatnonzero(place >= 0), np.flatnonzero(place < 0)
-        _add_by_owner(self.causes, owner[same], (each[place[same]] for each in context.idle.causes))
-        start, end = gaps.start[rest], gaps.end[rest]
-        in_idle = attribute(trace, context.threads, start, end, operation[rest])
-        compute, communication = (work.length_between(start, end) for work in (context.compute, context.communication))
-        # A stream's gaps lie in the window, where the device is either busy or idle, and all idle time has a cause.
-        copy = end - start - in_idle.sum(axis=0) - compute - communication
-        _add_by_owner(self.causes, owner[rest], in_idle)
-        _add_by_owner(self.others, owner[rest], (compute, communication, copy))
+    def figures(self, trace: Trace) -> dict[int, dict[str, Any]]:
+        """Return the numbers and bytes of each stream's work, and its ns: busy, and by class."""
+        source, size = codes_of(trace.operations, "source"), trace.operations["bytes"].to_numpy()
+        slices = (slice(*pair) for pair in pairwise(self.edges.tolist()))
+        return {
+            stream: self._figures(own, source[self.rows[own]], size[self.rows[own]])
+            for stream, own in zip(self.streams, slices, strict=True)
+        }
 
-    def of_stream(self, number: int) -> dict[str, int]:
-        """Return the ns by OTHERS and CAUSES of a stream."""
-        ns = (*self.others[:, number].tolist(), *self.causes[:, number].tolist())
-        return dict(zip((*OTHERS, *CAUSES), ns, strict=True))
+    def _figures(self, own: slice, source: NDArray[np.uint8], size: Times) -> dict[str, Any]:
+        codes, start, end, reach = self.codes[own], self.start[own], self.end[own], self.reach[own]
+        ns = np.zeros(len(CLASSES), np.int64)
+        np.add.at(ns, codes, end - start)
+        if (start < reach).any():  # operations overlap
+            for code in TIMES_OF_CLASSES.values():
+                ns[code] = intervals.length(intervals.union(start[codes == code], end[codes == code], ordered=True))
+        return {
+            "kernel_count": int(np.count_nonzero(source == KERNEL)),
+            "copy_count": int(np.count_nonzero(codes == COPY)),
+            "operation_count": len(codes),
+            "bytes": int(size[codes == COPY].sum()),
+            "busy_ns": int(np.maximum(end - np.maximum(start, reach), 0).sum()),
+            **{name: int(ns[code]) for name, code in TIMES_OF_CLASSES.items()},
+        }
 
+    def gaps(self) -> tuple[Times, Times]:
+        """Return the number and the ns of the gaps of each stream.
 
-def _add_by_owner(totals: Iterable[Times], owner: Rows, values: Iterable[Times]) -> None:
-    """Add values to the totals of their owners, which ascend."""
-    first = np.flatnonzero(np.diff(owner, prepend=-1))
-    for total, each in zip(totals, values, strict=True):
-        total[owner[first]] += np.add.reduceat(each, first)
-
-
-def _batches(
-    trace: Trace, device: Activity, members: Sequence[tuple[int, Rows]]
-) -> Iterator[tuple[Rows, Intervals, Rows]]:
-    """Yield the gaps of streams in batches: the number of the stream, the gap, and the operation that ends it.
-
-    The gaps of all streams at once would need as much memory as the trace, and those of a stream alone may be few.
-    """
-    batch, held = list[tuple[Rows, Times, Times, Rows]](), 0
-    for number, (stream, rows) in enumerate(members):
-        for gaps, operation in _gaps_between(trace, device, stream, rows):
-            batch.append((np.full(len(operation), number, np.int32), *gaps, operation))
-            held += len(operation)
-            if held >= intervals.BLOCK:
-                yield _joined_batch(batch)
-                batch, held = [], 0
-    if batch:
-        yield _joined_batch(batch)
-
-
-def _joined_batch(batch: Sequence[tuple[Rows, Times, Times, Rows]]) -> tuple[Rows, Intervals, Rows]:
-    owner, start, end, operation = (np.concatenate(column) for column in zip(*batch, strict=True))
-    return owner, Intervals(start, end), operation
-
-
-def _gaps_between(trace: Trace, device: Activity, stream: int, members: Rows) -> Iterator[tuple[Intervals, Rows]]:
-    """Yield blocks of a stream's gaps, and the operation (row of Trace.operations, -1 for none) that ends each."""
-    last = reach = int(device.start[members[0]])
-    for block in intervals.blocks(len(members)):
-        some = members[block].astype(np.intp)  # arrays are indexed by this type without a copy of it
-        start, end = device.start[some], device.end[some]
-        last = max(last, int(end.max()))
-        if not (has_length := end > start).all():  # work without length neither splits nor ends a gap
-            some, start, end = some[has_length], start[has_length], end[has_length]
-        until = np.maximum.accumulate(np.append(reach, end))
-        at, reach = np.flatnonzero(start > until[:-1]), int(until[-1])
-        yield Intervals(until[at], start[at]), device.rows[some[at]]
-    if last > reach:  # the last work has no length
-        edge = Intervals(np.array([reach], np.int64), np.array([last], np.int64))
-        same_stream = trace.operations["stream"].to_numpy()[device.nonempty_rows] == stream
-        yield edge, device.next_operation(edge.end, same_stream)
+        Work without length neither splits nor ends a gap, unless it is the first or last of its stream.
+        """
+        begins = self.start > self.reach
+        begins[self.edges[:-1]] = False
+        if not (ends := self.end > self.start).all():
+            ends[self.edges[1:] - 1] = True
+            begins &= ends
+        length = np.where(begins, self.start - self.reach, 0)
+        return np.add.reduceat(begins, self.edges[:-1], dtype=np.int64), np.add.reduceat(length, self.edges[:-1])
 
 
 def stream_uses(given: DeviceInput) -> tuple[StreamUse, ...]:
     """Return one row for each stream that worked in the window, by (process, context, stream id)."""
-    trace, device = given.trace, given.activity
-    is_kernel = device.select(trace.operations["source"].to_physical().to_numpy()) == KERNEL
-    members = list(intervals.rows_by_code(device.select(trace.operations["stream"].to_numpy())))
-    gaps, named = _GapSums.of_device(given, members), trace.streams.rows(named=True)
-    size = trace.operations["bytes"].to_numpy()
+    trace, work = given.trace, StreamWork.of_device(given.trace, given.activity)
+    (count, total), named = work.gaps(), trace.streams.rows(named=True)
     uses = (
         StreamUse(
             stream=stream,
@@ -158,28 +115,35 @@ def stream_uses(given: DeviceInput) -> tuple[StreamUse, ...]:
             process_id=named[stream]["process"],
             context_id=named[stream]["context"],
             label=named[stream]["label"],
-            **stream_figures(device, rows, is_kernel),
-            bytes=int(size[device.rows[rows[device.codes[rows] == COPY]]].sum()),
-            gap_count=int(gaps.count[number]),
-            gap_ns=int(gaps.total[number]),
-            causes=gaps.of_stream(number),
+            purpose=_purpose(trace, work.rows[slice(*work.edges[number : number + 2].tolist())], figures),
+            **figures,
+            gap_count=int(count[number]),
+            gap_ns=int(total[number]),
         )
-        for number, (stream, rows) in enumerate(members)
+        for number, (stream, figures) in enumerate(work.figures(trace).items())
     )
     return tuple(sorted(uses, key=attrgetter("process_id", "context_id", "id")))
 
 
-def stream_figures(work: Activity, members: Rows, is_kernel: NDArray[np.bool_]) -> dict[str, Any]:
-    """Return the numbers of kernels, copies and operations of a stream, and its ns: busy, and by class."""
-    codes = work.codes[members]
-    classes = {"compute_ns": COMPUTE, "communication_ns": COMMUNICATION, "copy_ns": COPY}
-    chosen = {"busy_ns": members, **{name: members[codes == code] for name, code in classes.items()}}
-    return {
-        "kernel_count": int(np.count_nonzero(is_kernel[members])),
-        "copy_count": int(np.count_nonzero(codes == COPY)),
-        "operation_count": len(members),
-        **{name: intervals.union_length(work.start, work.end, rows) for name, rows in chosen.items()},
-    }
+def _purpose(trace: Trace, rows: Rows, figures: Mapping[str, Any]) -> str:
+    """Return what a stream is for: the classes of work that take much of its time, and which copies or ranks."""
+    whole = sum(figures[name] for name in TIMES_OF_CLASSES)
+    classes = sorted(
+        (name for name in TIMES_OF_CLASSES if figures[name] > MIN_PURPOSE * whole), key=lambda name: -figures[name]
+    )
+    words = []
+    for name in classes:
+        if name == "compute_ns":
+            words.append("compute")
+        elif name == "communication_ns":
+            groups = trace.sizes.messages.filter(pl.col("operation").is_in(rows))["group"].unique().to_list()
+            named = {parallelism(group) for group in groups}
+            [only] = named if len(named) == 1 else [None]
+            words.append(f"communication ({only})" if only else "communication")
+        else:
+            kinds = trace.operations["kind"][rows].drop_nulls().unique().to_list()
+            words.append(COPY_PURPOSES.get(kinds[0], "copy") if len(kinds) == 1 else "copy")
+    return " and ".join(words)
 
 
 STREAMS = Measure(
@@ -189,6 +153,7 @@ STREAMS = Measure(
         row_type=StreamUse,
         shown=(
             "label",
+            "purpose",
             "process_id",
             "kernel_count",
             "copy_count",

@@ -7,7 +7,7 @@ that began first, and a restart gap does not include moments inside calls, so ea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from traceview.measure.shared_work import launch_rows
 from traceview.measure.sums import sums_by_owner
 from traceview.model.analysis import HostUse, SyncUse
 from traceview.model.columns import Table
+from traceview.model.frozen import dataclass
 from traceview.model.rows import ApiTotal
 from traceview.model.trace import ROLES, Trace
 
@@ -221,6 +222,7 @@ def _scale_exactly(total: Times, share: Times, whole: Times) -> Times:
     return guess + np.floor_divide(rest, whole)
 
 
+MAX_NAMES = 200  # rows; CUDA has a few dozen functions that block
 TOTALS = ("blocked", "waited", "starved", "idle_in_wait", "refill", "cost")
 
 
@@ -269,7 +271,10 @@ def _sum_calls(frame: pl.DataFrame) -> SyncUse:
         .sort(["blocked", "name"], descending=[True, False])
     )
     totals = {f"{name}_ns": int(frame[name].sum()) for name in TOTALS}
-    return SyncUse(len(frame), **totals, calls=tuple(ApiTotal(*row) for row in calls.iter_rows()), frame=frame)
+    rows = [ApiTotal(*row) for row in calls[:MAX_NAMES].iter_rows()]
+    if len(others := calls[MAX_NAMES:]):
+        rows.append(ApiTotal(f"({len(others)} other calls)", *others.select(pl.exclude("name").sum()).row(0)))
+    return SyncUse(len(frame), **totals, calls=tuple(rows), frame=frame)
 
 
 def _calls_table(name: str, title: str, note: str) -> Table:

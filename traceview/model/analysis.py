@@ -6,22 +6,30 @@ A GPU has its work, the overlap, and the causes of its idle time, in its window 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from traceview.model.columns import Paged, Table, writer
+from traceview.model.columns import Paged, Table, column, writer
+from traceview.model.drift import Drift
 from traceview.model.findings import NO_ANSWER, Answer, Finding
+from traceview.model.frozen import dataclass
 from traceview.model.program import Program
 from traceview.model.rows import ApiTotal, CommunicationOverlap, CopyOverlap, RangeUse, StreamUse
 from traceview.model.stacks import HOST_STATES
 from traceview.model.trace import Note, ReportInfo, Trace, Window
-from traceview.model.units import duration
+from traceview.model.units import duration, time_range
 from traceview.model.unprofiled import ESTIMATE, ProfilerCosts, UnprofiledTime
 
 CAUSES = ("profiler", "queued", "launch", "sync", "blocking_copy", "memory", "api", "host", "unknown")
+CHANGES = ("none", "stream", "process")  # what differs from the operation before a gap to the one after it
+# Why nothing computes beside a copy or communication (docs/definitions.md "Exposed time by cause").
+EXPOSED_CAUSES = (
+    *("host", "waits_for_it", "launch", "same_stream", "kernel_gap", "launched_late", "waited_itself"),
+    *("other", "queue", "copy_engine", "end", "unknown"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +67,11 @@ NO_HOST_STATES = HostStates(dict.fromkeys(HOST_STATES, 0), {}, {})
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """Idle gaps of one device or stream.
+    """Idle gaps of one device.
 
-    `frame` has one row per gap: start, end, operation (row of Trace.operations, null at the end of a window), thread
-    (row of Trace.threads or null) and one Int64 column with the ns of each of CAUSES. Gaps of a stream have three more
-    causes, which take precedence: other_compute, other_communication and other_copy. Their `frame` is empty to save
-    memory; only sums are measured.
+    `frame` has one row per gap: start, end, before and operation (rows of Trace.operations: the work that ends last
+    before it, and the work that ends it; null where there is none), changes (the number of one of CHANGES), thread (row
+    of Trace.threads or null) and one Int64 column with the ns of each of CAUSES.
     """
 
     count: int
@@ -72,7 +79,7 @@ class Gaps:
     causes: Mapping[str, int]
     frame: pl.DataFrame
     longest: tuple[Gap, ...] = ()
-    host_states: HostStates = NO_HOST_STATES  # measured for devices, not for streams
+    host_states: HostStates = NO_HOST_STATES
     profiler: Mapping[str, int] | None = None  # estimate: the ns of each cause that a run without the profiler lacks
 
 
@@ -153,14 +160,8 @@ class DeviceUse(DeviceFigures):
 
 # The figures of an iteration in ns, besides its idle time by cause.
 ITERATION_FIGURES = (
-    "wall",
-    "compute",
-    "communication",
-    "exposed_h2d",
-    "exposed_d2h",
-    "exposed_communication",
-    "idle",
-    "blocked",
+    *("wall", "compute", "communication", "exposed_h2d", "exposed_d2h"),
+    *("exposed_communication", "idle", "blocked"),
 )
 NO_RUN = Window(0, 0)
 
@@ -204,21 +205,23 @@ class HostUse:
 class Iteration:
     """One iteration. GPU figures are clipped to [start, end) and summed over the devices of its process."""
 
-    name: str
-    start_ns: int
-    end_ns: int
-    skipped: bool
-    wall_ns: int
-    compute_ns: int
-    communication_ns: int
-    exposed_h2d_ns: int
-    exposed_d2h_ns: int
-    exposed_communication_ns: int
-    idle_ns: int
-    idle: Mapping[str, int]  # idle ns by cause
-    blocked_ns: int
-    kernel_count: int
-    gpu_end_ns: int | None = None  # when the GPUs have finished its kernels; None if an iteration launches none
+    name: str = column("text", "name", "Name of the range, or the number of the period.")
+    start_ns: int = column("ns", "start", "Start, on the capture's clock.")
+    end_ns: int = column("ns", "end", "End, on the capture's clock.")
+    skipped: bool = column("flag", "skipped", "Whether it counts as warm-up.")
+    wall_ns: int = column("ns", "wall", "Length.")
+    compute_ns: int = column("ns", "compute", "Time with a compute kernel.")
+    communication_ns: int = column("ns", "communication", "Time with a communication kernel.")
+    exposed_h2d_ns: int = column("ns", "exposed h2d", "Time with a host-to-device copy and no compute.")
+    exposed_d2h_ns: int = column("ns", "exposed d2h", "Time with a device-to-host copy and no compute.")
+    exposed_communication_ns: int = column("ns", "exposed communication", "Time with communication and no compute.")
+    idle_ns: int = column("ns", "idle", "Time without an operation.")
+    idle: Mapping[str, int] = column("causes", "idle by cause", "Nanoseconds of idle_ns by cause.")
+    blocked_ns: int = column("ns", "blocked", "Time in which the host is in a blocking call.")
+    kernel_count: int = column("count", "kernels", "Number of kernels that are launched in it.")
+    gpu_end_ns: int | None = column(
+        "ns", "GPU end", "When the GPUs have finished its kernels; null without kernels.", default=None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +253,14 @@ class IterationKind:
         return f"{self.count:,} of {duration(self.time_ns.median)}"
 
 
+MAX_NAMED_KINDS = 3  # kinds that a sentence names; more are a range (METRICS "Kinds of iterations")
+
+
 def kinds_words(kinds: Sequence[IterationKind]) -> str:
-    """Return the kinds in words: "16 of 7.5 ms and 8 of 44 ms"; "" without any."""
+    """Return the kinds in words: "16 of 7.5 ms and 8 of 44 ms", more than three as a range; "" without any."""
+    if len(kinds) > MAX_NAMED_KINDS:
+        times = [kind.time_ns for kind in kinds]
+        return f"{time_range(min(time.p5 for time in times), max(time.p95 for time in times))}"
     *first, last = [kind.words for kind in kinds] or [""]
     return f"{', '.join(first)} and {last}" if first else last
 
@@ -283,6 +292,9 @@ class Iterations:
         count: The number of iterations, the skipped ones included.
         skipped: The number of warm-up iterations.
         skipped_why: Why they are skipped.
+        lost: The number of further iterations whose GPU work the capture lacks.
+        apart: The number of further iterations beyond these, which do not count either.
+        drift: How they change during the run; None if they do not.
         wall_ns: The length of the counted iterations, in ns.
         spreads: The spread of each figure of Iteration in ns, by name.
         per_iteration: The figures of each iteration, in ns.
@@ -306,6 +318,9 @@ class Iterations:
     per_iteration: tuple[Iteration, ...]
     unprofiled: UnprofiledTime | None = None
     kinds: tuple[IterationKind, ...] = ()
+    lost: int = 0
+    apart: int = 0
+    drift: Drift | None = None
 
     @property
     def counted(self) -> int:
@@ -376,6 +391,7 @@ class Analysis(Paged):
         notes: What is missing, lost or doubtful, and which figures it affects.
         whole: Whether findings and bars cover the whole window, not the steady part.
         answer: The result in two sentences, and the change that gains most.
+        holes: When the capture lacks the GPU work of many launches, in ns.
         options: The options of `analyze`.
     """
 
@@ -392,15 +408,17 @@ class Analysis(Paged):
     whole: bool = False
     answer: Answer = NO_ANSWER
     options: AnalysisOptions = DEFAULT_OPTIONS
+    holes: tuple[Window, ...] = ()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Analysis) and equal_values(self, other)
 
     def table(self, name: str) -> pl.DataFrame:
-        """Return a declared table as a frame, with the columns of the JSON (`help()` of its row type has units).
+        """Return a table as a frame: one of the JSON, with its columns (`help()` of its row type has units), or events.
 
-        A table of GPUs has a first column `device` with the id of the GPU, and covers what findings cover. Raises
-        RequestError if no table has the name, or if the capture lacks what the table is measured from.
+        A table of GPUs has a first column `device` with the id of the GPU, and covers what findings cover. Tables of
+        events are `gaps`, `operations`, `launches`, `calls`, `long_calls` and `iterations`. Raises RequestError if no
+        table has the name, or if the capture lacks what the table is measured from.
         """
         frame: pl.DataFrame = writer().frame(self, name)
         return frame

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 
 from traceview.model.analysis import Iteration
+from traceview.model.frozen import dataclass
 from traceview.model.trace import Window
 
 MAX_BARS = 240  # bars of a capture's iterations
@@ -188,7 +188,8 @@ def iteration_bars(iterations: Sequence[Iteration], limit: int = MAX_BARS) -> tu
     if not iterations:
         return ()
     width = max(1, -(-len(iterations) // limit))
-    firsts = [first for start, stop in _equally_skipped(iterations) for first in range(start, stop, width)]
+    warm_up = sum(iteration.skipped for iteration in iterations)  # the first ones
+    firsts = [*range(0, warm_up, width), *range(warm_up, len(iterations), width)]
     wall = [iteration.wall_ns for iteration in iterations]
     sums = {
         name: np.add.reduceat(np.array(ns, np.int64), firsts).tolist() for name, ns in _segments(iterations).items()
@@ -205,15 +206,6 @@ def iteration_bars(iterations: Sequence[Iteration], limit: int = MAX_BARS) -> tu
         )
         for bar, (first, stop) in enumerate(zip(firsts, stops, strict=True))
     )
-
-
-def _equally_skipped(iterations: Sequence[Iteration]) -> Iterator[tuple[int, int]]:
-    """Yield the maximal slices [start, stop) whose iterations are all skipped, or all counted."""
-    start = 0
-    for stop in range(1, len(iterations) + 1):
-        if stop == len(iterations) or iterations[stop].skipped != iterations[start].skipped:
-            yield start, stop
-            start = stop
 
 
 def _segments(iterations: Sequence[Iteration]) -> dict[str, list[int]]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+
+from traceview.model.frozen import dataclass
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,9 +54,9 @@ class DerivedColumn(property):
     description: str
 
 
-def column(unit: Unit, title: str, description: str) -> Any:
+def column(unit: Unit, title: str, description: str, *, default: Any = dataclasses.MISSING) -> Any:
     """Return a dataclass field that declares a column."""
-    return dataclasses.field(metadata={METADATA_KEY: (unit, title, description)})
+    return dataclasses.field(default=default, metadata={METADATA_KEY: (unit, title, description)})
 
 
 def derived(unit: Unit, title: str, description: str) -> Callable[[Callable[[Any], Any]], DerivedColumn]:
@@ -178,6 +180,9 @@ class Table(Displayed):
         if isinstance(vars(row_type).get("__slots__"), tuple):  # help() reads descriptions from a dict of slots
             described = {column.name: f"{column.description} Unit: {column.unit}." for column in columns(row_type)}
             row_type.__slots__ = {name: described.get(name) for name in row_type.__slots__}
+
+    def __repr__(self) -> str:
+        return f"<{self.title}: {len(self.rows):,} rows>"
 
     @property
     def columns(self) -> tuple[Column, ...]:

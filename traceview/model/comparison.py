@@ -131,6 +131,32 @@ class LineChange:
 
 
 @dataclass(frozen=True, slots=True)
+class OverlapChange:
+    """The communication or the copies of one direction in an iteration: how much is hidden, and why the rest is not.
+
+    `work` is communication, the kind of collective that most of it is, or the direction of copies. The figures compare
+    means; `causes` are those that occur of the exposed time. The prices are what kernels pay beside communication.
+    """
+
+    work: str
+    busy: FigureChange
+    exposed: FigureChange
+    causes: tuple[FigureChange, ...]
+    price_before_ns: int | None
+    price_after_ns: int | None
+
+    @property
+    def hidden_before(self) -> float | None:
+        """The share beside which compute runs, in the base."""
+        return 1 - self.exposed.before / self.busy.before if self.busy.before else None
+
+    @property
+    def hidden_after(self) -> float | None:
+        """The same in the second capture."""
+        return 1 - self.exposed.after / self.busy.after if self.busy.after else None
+
+
+@dataclass(frozen=True, slots=True)
 class PredictedTime:
     """What `whatif` predicts from the first capture for an iteration after a change, and the time that came.
 
@@ -184,6 +210,7 @@ class CaptureDifference:
     idle: FigureChange | None
     host: tuple[FigureChange, ...]  # synchronizations, launches and copies
     kernels: tuple[KernelChange, ...]  # the largest cost first
+    overlap: tuple[OverlapChange, ...] = ()  # the largest change of exposed time first; empty for old documents
     lines: tuple[LineChange, ...] = ()  # the largest change first; empty unless both captures have stacks
     unprofiled_ratio: float | None = None  # the same without the profiler, an estimate
     predicted: PredictedTime | None = None  # for the changes that the caller names

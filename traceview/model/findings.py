@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from traceview.model.frozen import dataclass
 from traceview.model.stacks import HostPlace
+
+
+def gaining_part(low_ns: int, high_ns: int) -> float:
+    """Return the part above 0 of the range of a gain: a change that may lose does not lead over a certain one."""
+    return 1.0 if low_ns >= 0 else max(high_ns, 0) / (high_ns - low_ns)
+
 
 MIN_GAIN = 0.02  # share of an iteration; captures of one program differ by as much
 
@@ -28,11 +33,11 @@ class Gain:
 
     Attributes:
         ns: The time that it saves, in ns.
-        low_ns: The least that it saves, in ns.
+        low_ns: The least that it saves, in ns; below 0 if it may lose time.
         high_ns: The most that it saves, in ns.
         source: "predicted" for a replay of the change, the one that `traceview whatif` shows, "bound" for the most that
             the remedy can give, and "none" if nothing is known of it.
-        reason: Why there is no replay.
+        reason: Why there is no replay, or what else goes where a replay saves more than the finding costs.
         of_ns: The time of an iteration today, in ns.
     """
 
@@ -52,6 +57,11 @@ class Gain:
     def after_ns(self) -> tuple[int, int]:
         """The shortest and the longest time of an iteration with the remedy."""
         return self.of_ns - self.high_ns, self.of_ns - self.low_ns
+
+    @property
+    def gaining_part(self) -> float:
+        """The part of the range that saves time: 1 for a remedy that cannot lose."""
+        return gaining_part(self.low_ns, self.high_ns)
 
     @property
     def is_little(self) -> bool:
@@ -86,6 +96,11 @@ class Finding:
         host: Where the host was in the idle time that the finding costs, if known.
         change: The change of `traceview whatif` that predicts what the remedy gives; "" for none.
         remedy: The advice in one line.
+        otherwise: The advice in one line where the change does not apply to the program; "" if it is the same.
+        loss: Words for its time in the answer: "gaps between small kernels".
+        effect: Words for its remedy in the answer: "a CUDA graph"; "" if the remedy in one line stands there.
+        choice: Which of two changes that gain alike to try first: "TF32 first: one line"; "" for none.
+        choice_ns: The shortest and the longest time of an iteration with either of them, in ns.
         once: Whether it occurs once in a run, so that a longer run hides it.
         gain: What the remedy saves, in ns; findings are ordered by it.
         others: The same on other devices, each with a lower cost.
@@ -109,6 +124,11 @@ class Finding:
     host: HostPlace | None = None
     change: str = ""
     remedy: str = ""
+    otherwise: str = ""
+    loss: str = ""
+    effect: str = ""
+    choice: str = ""
+    choice_ns: tuple[int, int] = (0, 0)
     once: bool = False
     gain: Gain = NO_GAIN
     others: tuple[Finding, ...] = ()

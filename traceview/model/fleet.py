@@ -5,13 +5,12 @@ Times are whole ns. A rank is one GPU of one report.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from traceview.intervals import Times
 from traceview.model.columns import Paged
+from traceview.model.frozen import dataclass
 from traceview.model.program import Program
 from traceview.model.trace import Note
 

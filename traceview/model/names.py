@@ -1,6 +1,7 @@
 """Names: what they mean, and the regular expressions of users and settings that are searched in them.
 
 Names of ranges, threads and processes show what loads data, and names of kernels show communication between GPUs.
+`title_name` is the form of any name in titles, answers and charts; tables and tooltips have the full one.
 
 The engine of expressions does not backtrack: an expression takes time in proportion to the length of the names. A large
 one takes long for each character, so the search stops after MAX_SECONDS.
@@ -17,6 +18,34 @@ import numpy as np
 import polars as pl
 
 from traceview.errors import RequestError
+from traceview.model.units import plain
+
+MAX_TITLE_NAME = 40  # letters
+ABI_TAGS = r"(?:\[abi:[^\]]*\])+"  # Numba's, which hash the types of arguments: `add[abi:v1][abi:c8tJTC_2fWg]`
+# AMD's matrix kernels state all their parameters: their layouts, types and tile are a name.
+TENSILE = re.compile(r"(Cijk(?:_[A-Z][a-z]{3}){2}(?:_[A-Z0-9]{1,6}){1,2})(?=_)\w*?_(MT\d+x\d+x\d+)")
+QUOTED_OR_LONG = re.compile(rf"`([^`]*)`|[^\s`]{{{MAX_TITLE_NAME + 1},}}")
+
+
+def kernel_title(name: str) -> str:
+    """Return the short name of a kernel without the parameters of its code generator."""
+    tensile = TENSILE.match(name)
+    return f"{tensile[1]} {tensile[2]}" if tensile else name
+
+
+def title_name(name: str) -> str:
+    """Return a name as titles, answers and charts show it: on one line, of at most MAX_TITLE_NAME letters."""
+    return plain(kernel_title(name), MAX_TITLE_NAME)
+
+
+def with_title_names(text: str) -> str:
+    """Return a text with the title_name of each long name: what is between backticks, or has no spaces."""
+
+    def short(match: re.Match[str]) -> str:
+        return title_name(match[0]) if match[1] is None else f"`{title_name(match[1])}`"
+
+    return QUOTED_OR_LONG.sub(short, text)
+
 
 WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
 # Words in names of ranges, threads and processes, which traceview/captures/redact/words.txt has too. The first ones

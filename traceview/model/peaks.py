@@ -1,8 +1,4 @@
-"""Peak floating-point rates of GPUs by precision, and the rates of their links to the host: peaks.toml, with sources.
-
-`instrument.monitor.peaks` has the same floating-point rates, because neither package imports the other; a test compares
-them.
-"""
+"""Peak floating-point rates of GPUs by precision, and rates of their links to the host: peaks.toml, with sources."""
 
 from __future__ import annotations
 
@@ -54,7 +50,7 @@ OTHER_PINNED_RATE = 25.0
 def gpu_peaks(device_name: str) -> GpuPeaks | None:
     """Return the peaks of a GPU by the name that CUDA gives it; None if they are unknown."""
     name = VENDOR.sub("", device_name)
-    return next((peaks for peaks in PEAKS if re.fullmatch(peaks.name, name)), None)
+    return next((peaks for peaks in PEAKS if re.fullmatch(peaks.name, name) and "MIG" not in name), None)
 
 
 def peak_flops(device_name: str, precision: str, *, tensor_core: bool = True) -> int | None:

@@ -6,11 +6,10 @@ Rules choose their advice by the kind (docs/definitions.md "Program kinds").
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from traceview.model.catalogue import read_toml
+from traceview.model.frozen import dataclass
 
 ADVICE = Path(__file__).with_name("capture_advice.toml")
 ARRAYS = ("cupy", "numba", "warp", "taichi", "pycuda")  # libraries of Python whose programs write kernels and arrays
@@ -49,6 +48,7 @@ class Program:
         python: Whether Python runs the program.
         communicates: Whether several GPUs or ranks exchange data; None if that is unknown.
         attention: Whether a kernel or range is named after attention; None if that is unknown.
+        layers: Whether kernels are named after layers of a model, such as products and norms; None if it has no model.
         nvidia: Whether the tools of NVIDIA fit its GPUs.
         evidence: One line for each framework and for training. It contains no name, path or text of the program.
     """
@@ -60,6 +60,7 @@ class Program:
     evidence: tuple[str, ...] = ()
     communicates: bool | None = None
     attention: bool | None = None
+    layers: bool | None = None
     nvidia: bool = True
 
     @property
@@ -77,45 +78,23 @@ PLAIN_CUDA = Program()
 
 
 def program_words(program: Program) -> str:
-    """Return the kind of a program: "PyTorch training", "OpenACC with MPI"."""
+    """Return the kind of a program: "PyTorch training", "OpenACC with MPI"; inference needs layers of a model."""
     words = PROGRAM_NAMES.get(program.kind, program.kind)
-    words += "" if program.training is None else " training" if program.training else " inference"
+    words += " training" if program.training else " inference" if program.training is False and program.layers else ""
     return f"{words} with MPI" if "mpi" in program.frameworks else words
 
 
-class CaptureAdvice(NamedTuple):
-    """Texts on how to capture GPU work (in one line), CUDA API calls and ranges.
+def capture_advice(profiler: str, program: Program = PLAIN_CUDA) -> dict[str, str]:
+    """Return texts on how to capture with a profiler, nsys if it is unknown, by the names in capture_advice.toml.
 
-    `no_ranges` and `no_iterations` say why figures are missing without them, and how to get them. `newer` and `less`
-    are words for a newer profiler and a cheaper capture, `sample` names programs that take stacks. The rest are texts
-    of findings.
+    `gpu`, `calls` and `ranges` say how to capture GPU work (in one line), CUDA API calls and ranges. `no_ranges` and
+    `no_iterations` say why figures are missing without them, and how to get them. `newer` and `less` are words for a
+    newer profiler and a cheaper capture, `sample` names programs that take stacks. The rest are texts of findings.
     """
-
-    gpu: str
-    calls: str
-    ranges: str
-    no_ranges: str
-    no_iterations: str
-    newer: str
-    less: str
-    sample: str
-    find_line: str
-    find_code: str
-    whole_steps: str
-    steady_command: str
-    steady_code: str
-    graph_kernels: str
-    graph_command: str
-
-
-def capture_advice(profiler: str, program: Program = PLAIN_CUDA) -> CaptureAdvice:
-    """Return the texts for a profiler and a kind of program; those for nsys if the profiler is unknown."""
     texts = read_toml(ADVICE)
     calls = texts["range_calls"]
     push = calls.get(program.kind) or calls["python" if program.python else "other"]
-    return CaptureAdvice(
-        **{name: text.replace("{push}", push) for name, text in texts.get(profiler, texts["nsys"]).items()}
-    )
+    return {name: text.replace("{push}", push) for name, text in texts.get(profiler, texts["nsys"]).items()}
 
 
 def missing_in_trace(*, ops: bool, stacks: bool, shapes: bool, memory: bool, steps: bool) -> Iterator[str]:

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Any
 
 from traceview.model.columns import column, derived
-from traceview.model.units import time_range
+from traceview.model.frozen import dataclass
+from traceview.model.units import duration, time_range
 
 
 def _ratio(ns: int, total: int) -> float | None:
     return ns / total if total else None
+
+
+MIN_CAUSE = 0.05  # share of the exposed time from which a table names a cause
+MAX_CAUSES = 3
+
+
+def largest_causes(row: Any) -> str:
+    """Return the causes with most of a row's exposed time: "launched_late 9.80 ms, kernel_gap 512 µs"."""
+    causes: Mapping[str, int] = row.exposed_causes
+    large = (name for name in causes if causes[name] > MIN_CAUSE * row.exposed_ns)
+    first = sorted(large, key=lambda name: -causes[name])[:MAX_CAUSES]
+    return ", ".join(f"{name} {duration(causes[name])}" for name in first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +37,9 @@ class CopyOverlap:
     busy_ns: int = column("ns", "busy", "Length of the union of the copies.")
     overlapped_ns: int = column("ns", "overlapped", "Busy time in which compute runs on the device.")
     exposed_ns: int = column("ns", "exposed", "Busy time less overlapped time.")
+    exposed_causes: Mapping[str, int] = column("causes", "exposed by cause", "Nanoseconds of exposed_ns by cause.")
+
+    because = derived("text", "exposed because", "The largest causes of the exposed time.")(largest_causes)
 
     @derived("text", "kind", "Kind and memory.")
     def label(self) -> str:
@@ -46,11 +62,44 @@ class CommunicationOverlap:
     busy_ns: int = column("ns", "busy", "Length of the union of the kernels.")
     overlapped_ns: int = column("ns", "overlapped", "Busy time in which compute runs on the device.")
     exposed_ns: int = column("ns", "exposed", "Busy time less overlapped time.")
+    exposed_causes: Mapping[str, int] = column("causes", "exposed by cause", "Nanoseconds of exposed_ns by cause.")
     blocking_ns: int = column("ns", "blocking", "Busy time in which launched work of another stream waits for its end.")
+    waiting_for_ranks_ns: int | None = column(
+        "ns", "waits for ranks", "Busy time before the last rank starts the collective; null if the others are unknown."
+    )
+    exposed_waiting_for_ranks_ns: int | None = column(
+        "ns", "exposed waits for ranks", "The exposed part of waiting_for_ranks_ns."
+    )
+    contention_ns: int | None = column(
+        "ns", "price", "How much longer compute kernels take beside communication; null if none runs alone, too."
+    )
+    contention_low_ns: int | None = column("ns", "price, at least", "Lower end of the 95% interval of contention_ns.")
+    contention_high_ns: int | None = column("ns", "price, at most", "Upper end of the 95% interval of contention_ns.")
+    because = derived("text", "exposed because", "The largest causes of the exposed time.")(largest_causes)
 
     @derived("fraction", "hidden", "Overlapped share of the busy time.")
     def hidden(self) -> float | None:
         return _ratio(self.overlapped_ns, self.busy_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Contention:
+    """What kernels pay for running beside other work (docs/definitions.md "The price of overlap")."""
+
+    beside: str = column("text", "beside", "communication, or copies to and from the host and other GPUs.")
+    kernel: str = column("text", "kernel", "The kernel's label; (all kernels) is the sum.")
+    by: str = column(
+        "text",
+        "alike by",
+        "place: the instances have the same launch shape and neighbours on their stream; shape: the same launch shape.",
+    )
+    count: int = column("count", "beside", "Instances that lie at least 90% beside the work.")
+    alone_count: int = column("count", "alone", "Instances beside neither communication nor copies.")
+    mean_ns: int | None = column("ns", "mean beside", "Mean length beside the work.")
+    alone_median_ns: int | None = column("ns", "median alone", "Median length alone.")
+    contention_ns: int = column("ns", "price", "Sum of the lengths beside the work, each less the median alone.")
+    low_ns: int = column("ns", "at least", "Lower end of the 95% interval of the price (bootstrap).")
+    high_ns: int = column("ns", "at most", "Upper end of the 95% interval of the price.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +120,7 @@ class QueuedFor:
 class QueueLength:
     """How many operations are launched and not started when the host launches one, and how late an operation starts."""
 
-    median: int = column("count", "median", "Median over the launches; 10,000 stands for more.")
+    median: int = column("count", "median", "Median over the launches.")
     p95: int = column("count", "p95", "95th percentile over the launches.")
     median_delay_ns: int = column(
         "ns", "delay", "Median from the end of the launch call to the start of the operation."
@@ -100,6 +149,12 @@ class StreamUse:
     process_id: int = column("id", "process", "Process that owns the stream.")
     context_id: int = column("id", "context", "CUDA context of the stream.")
     label: str = column("text", "stream", "Name of the stream, from NVTX where the program names it.")
+    purpose: str = column(
+        "text",
+        "purpose",
+        "What takes a tenth of its work or more: compute, communication, with the parallelism if its process groups "
+        "name one (TP, PP, DP, EP, CP), copy in (all copies are h2d), copy out (d2h) or copy; empty for memsets alone.",
+    )
     kernel_count: int = column("count", "kernels", "Number of kernels.")
     copy_count: int = column("count", "copies", "Number of copies.")
     operation_count: int = column("count", "operations", "Number of kernels, graphs, copies and memsets.")
@@ -110,7 +165,6 @@ class StreamUse:
     copy_ns: int = column("ns", "copying", "Length of the union of copies.")
     gap_count: int = column("count", "gaps", "Number of idle gaps between the stream's first and last operation.")
     gap_ns: int = column("ns", "in gaps", "Sum of the idle gaps.")
-    causes: Mapping[str, int] = column("causes", "causes", "Nanoseconds of the gaps by cause.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +229,8 @@ class SourceLine:
 
     @derived("text", "line", "File and line; function and file of native code.")
     def place(self) -> str:
-        place = place_text(self.file, self.line) if self.line else f"{self.function} ({self.file})"
+        native = f"{self.function} ({self.file})" if self.file else self.function
+        place = place_text(self.file, self.line) if self.line else native
         return f"{place} to {self.until}" if self.until else place
 
     @derived("text", "inside", "Innermost of these functions.")
@@ -208,7 +263,9 @@ class KernelUse:
     name: str = column("code", "short name", "Name without namespaces, templates and parameters.")
     demangled: str | None = column("code", "full name", "Name with namespaces, templates and parameters.")
     label: str = column(
-        "code", "kernel", "Short name. A generic kernel also has the operation that its template names."
+        "code",
+        "kernel",
+        "Short name; of a generic kernel with, or instead of it, the function that its template names.",
     )
     family: str | None = column("text", "family", "What the kernel computes, from its name.")
     precision: str | None = column("text", "precision", "Type of its inputs, from its name.")
@@ -360,6 +417,9 @@ class Collective:
     total_ns: int = column("ns", "total", "Sum of the kernels' lengths, waits for late ranks included.")
     median_ns: int = column("ns", "median", "Median length, rounded down.")
     min_ns: int = column("ns", "shortest", "Length of the shortest.")
+    busy_ns: int = column("ns", "busy", "Time of the kernels in which no earlier communication kernel runs.")
+    exposed_ns: int = column("ns", "exposed", "The part of the busy time in which nothing computes.")
+    exposed_causes: Mapping[str, int] = column("causes", "exposed by cause", "Nanoseconds of exposed_ns by cause.")
     bus_factor: float | None = column("ratio", "bus factor", "Bus bandwidth over algorithm bandwidth.")
 
     algorithm_bandwidth: float | None = column(
@@ -372,3 +432,16 @@ class Collective:
     mean_bus_bandwidth: float | None = column(
         "bytes_per_ns", "bus mean", "Bus bandwidth at the mean length, waits included."
     )
+    because = derived("text", "exposed because", "The largest causes of the exposed time.")(largest_causes)
+
+
+@dataclass(frozen=True, slots=True)
+class ExposedRange:
+    """Exposed time of one kind of work that one NVTX range launches (docs/definitions.md "Exposed time by cause")."""
+
+    range: str | None = column("text", "range", "Innermost range at the launch, without its counter.")
+    work: str = column("text", "work", "communication, memset, or the kind and the memory of copies.")
+    count: int = column("count", "count", "Operations that have exposed time.")
+    exposed_ns: int = column("ns", "exposed", "Time in which they run and nothing computes; each ns counts once.")
+    exposed_causes: Mapping[str, int] = column("causes", "exposed by cause", "Nanoseconds of exposed_ns by cause.")
+    because = derived("text", "exposed because", "The largest causes of the exposed time.")(largest_causes)

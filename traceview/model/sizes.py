@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from traceview.intervals import Times
 from traceview.model.columns import column, derived
+from traceview.model.frozen import dataclass
 
 if TYPE_CHECKING:
     from polars._typing import PolarsDataType

@@ -8,7 +8,7 @@ CallTree is built level by level, without a loop over stacks or frames.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +17,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import distinct_rows
+from traceview.model.frozen import dataclass
 from traceview.model.sizes import empty_frame
 
 if TYPE_CHECKING:
@@ -138,8 +139,14 @@ EVENTS: Mapping[str, PolarsDataType] = {
 }
 
 
-# Modules of native code that do not identify the caller: the C library, the loader, the kernel, Python itself.
-SYSTEM_MODULE = r"^(?:lib(?:c|pthread|m|dl|rt|gcc_s|stdc\+\+|util)[-.]|ld-|\[|vmlinux|(?:lib)?python[\d.]*)"
+# Modules of native code that do not identify the caller: the C library, the loader, the kernel, the runtimes of Python,
+# Julia (with its compiled packages), OpenMP, OpenACC and CUDA, allocators. The functions are those of a runtime that is
+# linked in, or the first symbol of a program without symbols.
+SYSTEM_MODULE = (
+    r"^(?:lib(?:c|pthread|m|dl|rt|gcc_s|stdc\+\+|util|julia|julia-internal|cuda|cudart|g?omp|iomp5|nvomp|acc\w+|"
+    r"[jt]e?c?malloc\w*)[-.]|\w{5}_\w{5}\.so|ld-|\[|vmlinux|(?:lib)?python[\d.]*)"
+)
+SYSTEM_FUNCTION = r"^(?:_init|_fini|_start|frame_dummy|cudart::.*|.*CachingAllocator::.*|ijl_\w+|jl_\w+)$"
 MAX_STACK = 60  # frames of a finding's stack, the innermost ones
 
 
@@ -230,6 +237,7 @@ class HostEvidence:
         frames = self.frames
         library = frames["library"].to_numpy()[frame]
         names_who = (frames["line"] == 0) & (frames["file"] != "") & ~frames["file"].str.contains(SYSTEM_MODULE)
+        names_who &= ~frames["function"].str.contains(SYSTEM_FUNCTION)
         candidate = names_who.to_numpy()[frame]
         node = np.arange(len(parent))
         best = node.copy()

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from traceview.model.frozen import dataclass
 from traceview.model.names import loading_words
 from traceview.model.program import PLAIN_CUDA, Program
 from traceview.model.sizes import GPU_METRICS, MEMORY, SIZES, WorkSizes, empty_frame
@@ -88,7 +89,7 @@ PROFILER_DOMAINS = ("GIL Trace", "Python Backtrace")
 TORCH_OPS = "PyTorch ops"  # the domain of ranges that `emit_nvtx` opens around ops
 LIBRARY_DOMAINS = (
     TORCH_OPS,
-    *("MPI", "NCCL", OPENACC, "TensorRT", "UCX", "NVSHMEM", "CCCL"),
+    *("MPI", "NCCL", OPENACC, "TensorRT", "myelin-exec", "UCX", "NVSHMEM", "CCCL"),
     *("cuBLAS", "cuDNN", "cuFFT", "cuSOLVER", "cuSPARSE", "cuTENSOR"),
 )
 OVERHEAD: Mapping[str, PolarsDataType] = {"start": pl.Int64, "end": pl.Int64}
@@ -101,6 +102,10 @@ STREAM_EVENTS: Mapping[str, PolarsDataType] = {
     "launch": pl.Int32,  # row of Trace.api; null if not in the capture
 }
 FAILED: Mapping[str, PolarsDataType] = {"process": pl.Int32, "correlation": pl.UInt32}  # calls that failed
+LOST: Mapping[str, PolarsDataType] = {  # launches without GPU work in the capture
+    "launch": pl.Int32,  # row of Trace.api
+    "queued": pl.Boolean,  # the work may have waited in its stream when the capture ended
+}
 PROJECTED: Mapping[str, PolarsDataType] = {
     "range": pl.Int64,  # row of Trace.ranges
     "device": pl.Int16,  # row of Trace.devices
@@ -130,6 +135,7 @@ STREAMS: Mapping[str, PolarsDataType] = {
     "device": pl.Int32,  # row of Trace.devices
     "context": pl.Int64,
     "label": pl.String,  # "stream 7", "stream 7 (default)", or its name from NVTX
+    "independent": pl.Boolean,  # created so that it does not wait for the default stream (cudaStreamNonBlocking)
 }
 THREADS: Mapping[str, PolarsDataType] = {"process": pl.Int32, "tid": pl.Int64, "name": pl.String}
 FRAMES: Mapping[str, Mapping[str, PolarsDataType]] = {  # the frames of a Trace
@@ -147,6 +153,7 @@ FRAMES: Mapping[str, Mapping[str, PolarsDataType]] = {  # the frames of a Trace
     "memory": MEMORY,
     "gpu_metrics": GPU_METRICS,
     "failed": FAILED,
+    "lost": LOST,
 }
 
 
@@ -185,11 +192,64 @@ class Note:
     affects: tuple[str, ...] = ()
 
 
+MIN_LOST = 0.01  # share of the launches, above which figures are in doubt
+MIN_STATED = 0.05  # share of the launches or of the rows from which an answer begins with it
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """What was mended, left out and lost of a capture (docs/definitions.md "May the capture be believed").
+
+    Attributes:
+        events: GPU operations, CUDA calls and ranges that are read.
+        left_out: Rows that cannot be right, and were left out.
+        cut: GPU operations whose duration cannot be; they end where the next of their stream begins.
+        doubled: Rows of GPU work that are in the capture twice, and count once.
+        launches: Launches that should have GPU work.
+        lost: Those of them whose work the capture lacks.
+        clock: "agrees" with the host's, "corrected", "contradictory", or "unknown" without calls.
+        driver: The version of the CUDA driver, if the capture says that its profiler does not support it.
+        failed: Launches that failed and errors that ended all work, in words; "" for none.
+        unread_tables: Tables with rows that nothing reads, whose name is a known one with a version.
+    """
+
+    events: int = 0
+    left_out: int = 0
+    cut: int = 0
+    doubled: int = 0
+    launches: int = 0
+    lost: int = 0
+    clock: str = "unknown"
+    driver: str | None = None
+    failed: str = ""
+    unread_tables: tuple[str, ...] = ()
+
+    @property
+    def lost_fraction(self) -> float:
+        """The share of the launches whose work the capture lacks."""
+        return self.lost / max(self.launches, 1)
+
+    @property
+    def lost_everything(self) -> bool:
+        """Whether the capture has launches, and the work of none of them."""
+        return 0 < self.launches == self.lost
+
+    @property
+    def verdict(self) -> str:
+        """One of "sound", "mended" (figures are those without what is wrong) and "doubtful"."""
+        rows = max(self.events, 1)
+        lost = self.lost_fraction > MIN_LOST or max(self.left_out, self.cut) > MIN_LOST * rows
+        if lost or self.failed or self.unread_tables or self.clock == "contradictory":
+            return "doubtful"
+        return "mended" if self.left_out + self.cut + self.doubled or self.clock == "corrected" else "sound"
+
+
 @dataclass(frozen=True, slots=True)
 class ReportInfo:
     """The origin of a trace. `file` is a name without folders: reports contain no paths.
 
-    `health` names what the profiler lost or did not record, and `passed` the checks that found nothing.
+    `health` names what the profiler lost or did not record, and `passed` the checks that found nothing. `trust` has
+    the numbers of both.
     """
 
     file: str
@@ -201,6 +261,7 @@ class ReportInfo:
     health: tuple[Note, ...] = ()
     stretch: str = ""  # which stretch of a capture larger than memory was read, in words
     passed: tuple[str, ...] = ()
+    trust: Trust = Trust()
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -216,8 +277,8 @@ def enum_texts(column: pl.Series) -> pl.Series:
 
 def names_match(column: pl.Series, pattern: str) -> NDArray[np.bool_]:
     """Return which texts of an Enum column contain a match of a pattern, searched once in each distinct text."""
-    matches: NDArray[np.bool_] = enum_texts(column).str.contains(pattern).to_numpy()[column.to_physical().to_numpy()]
-    return matches
+    matches: NDArray[np.bool_] = enum_texts(column).str.contains(pattern).to_numpy()
+    return matches[column.to_physical().to_numpy()] if matches.any() else np.zeros(len(column), np.bool_)
 
 
 def names_load_data(column: pl.Series) -> NDArray[np.bool_]:
@@ -271,8 +332,10 @@ class Trace:
         gpu_metrics: Samples of the GPU's counters.
         captures: CUDA graphs while they are captured.
         failed: Calls that returned an error.
+        lost: Launches whose GPU work the capture lacks.
 
-    Raises TypeError if a column is missing or has another type.
+    Raises:
+        TypeError: A column is missing or has another type.
     """
 
     info: ReportInfo
@@ -294,11 +357,17 @@ class Trace:
     gpu_metrics: pl.DataFrame = field(default_factory=lambda: empty_frame(GPU_METRICS))
     captures: pl.DataFrame = field(default_factory=lambda: empty_frame(CAPTURES))
     failed: pl.DataFrame = field(default_factory=lambda: empty_frame(FAILED))
+    lost: pl.DataFrame = field(default_factory=lambda: empty_frame(LOST))
 
     def __post_init__(self) -> None:
         for owner, schemas in ((self, FRAMES), (self.evidence, EVIDENCE), (self.sizes, SIZES)):
             for name, schema in schemas.items():
                 _check(name, getattr(owner, name), schema)
+
+    def __repr__(self) -> str:
+        rows = {name: len(getattr(self, name)) for name in FRAMES}
+        filled = ", ".join(f"{name} {count:,}" for name, count in rows.items() if count)
+        return f"Trace of {self.info.file}, {self.info.profiler}\n  rows: {filled}\n  columns: the schema of each frame"
 
     @property
     def span(self) -> Window:

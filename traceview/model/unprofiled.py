@@ -7,8 +7,10 @@ programs with and without nsys (docs/unprofiled.md).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
+
+from traceview.model.frozen import dataclass
 
 # A call takes CALL_FIXED ns and CALL_SHARE of its own length more under nsys, at most MAX_CALL: a long call waits.
 CALL_FIXED, CALL_SHARE, MAX_CALL = 1_000, 0.7, 6_000

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from traceview.model.analysis import IterationSummary
 from traceview.model.columns import Documented
+from traceview.model.frozen import dataclass
 from traceview.model.trace import Note, ReportInfo
 from traceview.model.unprofiled import UnprofiledTime
 
@@ -31,8 +31,9 @@ class Prediction:
         change: The name of the change.
         title: The change in words.
         iteration_ns: The time of an iteration after the change, in ns.
-        low_ns: The lower end of the range that uncertain constants and the replay's own error give, in ns.
+        low_ns: The lower end of the range in which measured times came around such predictions, in ns.
         high_ns: The upper end, in ns.
+        effort: What the change takes to make: "one line", "a few lines" or "a rewrite".
         rests_on: What the prediction assumes.
         note: What weakens it.
         path: The critical path after the change, in ns of each kind of PATH. These add up to `iteration_ns`, except for
@@ -44,6 +45,7 @@ class Prediction:
     iteration_ns: int
     low_ns: int
     high_ns: int
+    effort: str
     rests_on: str
     note: str
     path: Mapping[str, int]

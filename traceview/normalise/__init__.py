@@ -11,13 +11,12 @@ import numpy as np
 import polars as pl
 
 from traceview.model.sizes import empty_frame
-from traceview.model.trace import FAILED, OVERHEAD, Note, ReportInfo, Trace, Window
+from traceview.model.trace import FAILED, OVERHEAD, Note, ReportInfo, Trace, Trust, Window
 from traceview.normalise.api import Links, api_frame, with_pageable_copies, without_traced_graphs
 from traceview.normalise.codes import categories
 from traceview.normalise.devices import (
     Devices,
     RawStreamIds,
-    clock_notes,
     clock_tables,
     devices_of,
     measure_clocks,
@@ -26,31 +25,41 @@ from traceview.normalise.devices import (
     stream_frame,
     with_clocks,
     with_corrected_times,
+    with_mended_clocks,
 )
 from traceview.normalise.health import (
     Check,
+    Evidence,
     check_health,
+    clock_notes,
+    clock_verdict,
     collect_evidence,
+    count_left_out,
+    failed_launches,
     missing_name_notes,
     note_of_problem,
+    unsupported_driver,
     with_profiler_overhead,
 )
 from traceview.normalise.host_events import host_evidence
-from traceview.normalise.lost_events import check_events
+from traceview.normalise.lost_events import (
+    LaunchCounts,
+    Mended,
+    check_events,
+    check_mended,
+    count_launches,
+    mended_work,
+)
 from traceview.normalise.operations import (
     kernel_captures,
     operations_frame,
     take_graph_nodes,
+    with_collective_copies,
     with_launches,
 )
 from traceview.normalise.program import ProgramNames, find_program, stated_program
 from traceview.normalise.ranges import ranges_frame, trace_scopes, with_library_calls
-from traceview.normalise.sizes import (
-    gpu_metric_frame,
-    memory_frame,
-    unknown_messages,
-    work_sizes,
-)
+from traceview.normalise.sizes import gpu_metric_frame, memory_frame, unknown_messages, work_sizes
 from traceview.normalise.stacks import take_stacked_calls
 from traceview.normalise.threads import Threads, process_ids
 from traceview.normalise.valid_rows import MAX_TIME, Problems, refuse_invalid_work, refuse_too_many, valid_tables
@@ -59,11 +68,12 @@ from traceview.read.raw import TIMES, RawCapture
 
 
 class Located(NamedTuple):
-    """Where GPU work runs: the raw ids of each table, devices, and model.STREAMS."""
+    """Where GPU work runs: the raw ids of each table, devices, and model.STREAMS; `clock_rows` show the clocks."""
 
     stream_ids: RawStreamIds
     devices: Devices
     streams: pl.DataFrame
+    clock_rows: dict[str, pl.DataFrame]
 
 
 def normalise(capture: RawCapture) -> Trace:
@@ -82,21 +92,28 @@ def normalise(capture: RawCapture) -> Trace:
     refuse_too_many(info.file, {"threads": len(threads.global_tid), "processes": processes})
     located = _located(info.file, tables, evidence.failed)
     tables = with_corrected_times(tables, located.devices)
-    capture_end = _capture_end(tables)
+    host_end = _host_end(tables)
     nodes, stacked = take_graph_nodes(tables), take_stacked_calls(tables)
-    api, links, unlinked, shapes = _calls_and_operations(tables, shapes_apart, threads, located)
-    operations, failed = with_launches(unlinked, links), _failed(evidence.failed)
-    ranges, scopes = ranges_frame(tables, threads, capture_end)
+    api, links, unlinked, shapes, mended = _calls_and_operations(tables, shapes_apart, threads, located)
+    unlinked, devices = with_mended_clocks(
+        *(unlinked, mended.cut, located.devices, located.clock_rows, tables, evidence.failed)
+    )
+    operations, failed, work = with_launches(unlinked, links), _failed(evidence.failed), _time_of_work(unlinked)
+    ranges, scopes = ranges_frame(tables, threads, host_end if work is None else max(host_end, work.end))
+    operations = with_collective_copies(operations, api, ranges)
     scopes, names = trace_scopes(tables, threads) if raw.SCOPES in tables else scopes, threads.frame(tables)
     sizes = work_sizes(tables, threads, operations, api)
+    launches = count_launches(api, operations, failed, links)
+    events = len(operations) + len(api) + len(ranges)
     return Trace(
         info=_with_checks(
-            info,
+            replace(info, trust=_trust(info, evidence, devices.frame, launches, mended, events)),
             (
                 *check_health(evidence, categories(api["name"]), len(operations)),
-                *clock_notes(located.devices.frame),
+                *clock_notes(devices.frame),
                 *missing_name_notes(operations, api, tables),
-                *check_events(api, operations, failed, ranges, links),
+                *check_events(launches, api, operations, ranges),
+                *check_mended(mended),
                 *unknown_messages(sizes, operations, info.profiler),
             ),
         ),
@@ -105,7 +122,7 @@ def normalise(capture: RawCapture) -> Trace:
         ranges=ranges,
         overhead=_overhead(tables),
         stream_events=stream_events(tables, links),
-        devices=located.devices.frame,
+        devices=devices.frame,
         streams=located.streams,
         threads=names,
         shapes=shapes,
@@ -114,20 +131,21 @@ def normalise(capture: RawCapture) -> Trace:
             ProgramNames.from_tables(tables, names, operations, ranges),
             operations,
             info.profiler == raw.TORCH_PROFILER,
-            located.devices.frame["name"].to_list(),
+            devices.frame["name"].to_list(),
         ),
         evidence=host_evidence(
             *(tables, threads, ranges, scopes, stacked),
-            work=_time_of_work(operations),
+            work=work,
             callers=np.flatnonzero(np.bincount(api["thread"].to_numpy())).tolist(),
             names=names["name"].to_list(),
         ),
         scopes=scopes,
         captures=kernel_captures(nodes, operations, threads),
         sizes=sizes,
-        gpu_metrics=gpu_metric_frame(tables, located.devices),
-        memory=memory_frame(tables, located.devices, links, threads, api),
+        gpu_metrics=gpu_metric_frame(tables, devices),
+        memory=memory_frame(tables, devices, links, threads, api),
         failed=failed,
+        lost=launches.rows,
         window=None if stretch is None else stretch.window,
     )
 
@@ -142,6 +160,24 @@ def _failed(calls: pl.DataFrame | None) -> pl.DataFrame:
 def _time_of_work(operations: pl.DataFrame) -> Window | None:
     return (
         None if operations.is_empty() else Window(int(operations["start"][0]), int(operations["end"].to_numpy().max()))
+    )
+
+
+def _trust(
+    info: ReportInfo, evidence: Evidence, devices: pl.DataFrame, launches: LaunchCounts, mended: Mended, events: int
+) -> Trust:
+    unread = [note.text.split()[0] for note in info.left_out if note.id == "unread_table"]
+    return Trust(
+        events=events,
+        left_out=count_left_out(info.problems),
+        cut=len(mended.cut),
+        doubled=mended.doubled,
+        launches=launches.total - launches.queued,
+        lost=sum(row.lost for row in launches.lost),
+        clock=clock_verdict(devices),
+        driver=unsupported_driver(evidence.diagnostics),
+        failed=failed_launches(evidence.failed),
+        unread_tables=tuple(unread),
     )
 
 
@@ -171,16 +207,17 @@ def _located(file: str, tables: dict[str, pl.DataFrame], failed: pl.DataFrame | 
     """Return where GPU work runs; `failed` is that of collect_evidence."""
     stream_ids = raw_stream_ids(tables)
     devices = devices_of(tables, stream_ids)
-    devices = with_clocks(devices, measure_clocks(clock_tables(tables), devices.pairs, tables, failed))
+    clock_rows = clock_tables(tables)
+    devices = with_clocks(devices, measure_clocks(clock_rows, devices.pairs, tables, failed))
     streams = stream_frame(tables, stream_ids, devices)
     refuse_too_many(file, {"GPUs": len(devices.pairs), "streams": len(streams)})
-    return Located(stream_ids, devices, streams)
+    return Located(stream_ids, devices, streams, clock_rows)
 
 
 def _calls_and_operations(
     tables: dict[str, pl.DataFrame], shapes_apart: pl.DataFrame | None, threads: Threads, located: Located
-) -> tuple[pl.DataFrame, Links, pl.DataFrame, pl.DataFrame]:
-    """Build API calls in a thread, and operations here. Removes their tables from `tables`."""
+) -> tuple[pl.DataFrame, Links, pl.DataFrame, pl.DataFrame, Mended]:
+    """Build API calls in a thread, and mended operations here. Removes their tables from `tables`."""
 
     def build_calls() -> tuple[pl.DataFrame, Links]:
         api = api_frame(tables, threads)
@@ -188,9 +225,12 @@ def _calls_and_operations(
 
     with ThreadPoolExecutor(1) as executor:
         calls = executor.submit(build_calls)
-        unlinked, shapes = operations_frame(tables, shapes_apart, *located)
+        unlinked, shapes = operations_frame(
+            *(tables, shapes_apart, located.stream_ids, located.devices, located.streams)
+        )
+        unlinked, mended = mended_work(unlinked)
         api, links = calls.result()
-    return api, links, unlinked, shapes
+    return api, links, unlinked, shapes, mended
 
 
 def _overhead(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
@@ -200,12 +240,12 @@ def _overhead(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
     return overhead.select("start", "end").sort("start", "end")
 
 
-def _capture_end(tables: dict[str, pl.DataFrame]) -> int:
-    """Return the latest end of all events."""
+def _host_end(tables: dict[str, pl.DataFrame]) -> int:
+    """Return the latest end of all events of the host."""
     ends = [
         value
         for name in raw.ESSENTIAL
-        if name in tables
+        if name in tables and name not in raw.GPU_WORK
         for column in (TIMES if name == raw.NVTX else ("end",))  # an NVTX range may have no end
         if isinstance(value := _latest(tables[name][column]), int)
     ]

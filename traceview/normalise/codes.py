@@ -33,8 +33,25 @@ def integers(column: pl.Series, null: int = 0) -> NDArray[np.int64]:
     return (column.fill_null(null) if column.null_count() else column).to_numpy()
 
 
+def constant_of(frame: pl.DataFrame, name: str) -> int | None:
+    """Return the value of all rows of an integer column without nulls; None if they differ or there are none.
+
+    A literal that stands for all rows stays one: converting the column to an array would expand it.
+    """
+    column = pl.col(name)
+    low, high, nulls = frame.select(column.min(), high=column.max(), nulls=column.null_count()).row(0)
+    return low if low == high and not nulls else None
+
+
 def distinct_rows(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
     """Return the distinct rows of some integer columns, 0 for null, in any order."""
+    constants = {name: value for name in columns if (value := constant_of(frame, name)) is not None}
+    if constants and len(constants) < len(columns):
+        several = distinct_rows(frame, [name for name in columns if name not in constants])
+        return several.with_columns(pl.lit(value, pl.Int64).alias(name) for name, value in constants.items()).select(
+            columns
+        )
+    frame = frame[:1] if constants else frame
     arrays = [integers(frame[name]) for name in columns]
     if len(frame) > 1:
         # Most rows equal the row before them: compare only the others with each other.
@@ -137,7 +154,9 @@ def categories(column: pl.Series) -> list[str]:
 def texts_of(ids: pl.Series, tables: Mapping[str, pl.DataFrame]) -> list[str]:
     """Return the text of each string id."""
     strings = tables[raw.STRINGS].unique("id", keep="first")
-    joined = pl.DataFrame({"id": ids}).join(strings, on="id", how="left", maintain_order="left")
+    joined = pl.DataFrame({"id": ids}, schema={"id": pl.Int64}).join(
+        strings, on="id", how="left", maintain_order="left"
+    )
     return joined["value"].fill_null(UNNAMED).to_list()
 
 

@@ -17,18 +17,20 @@ import polars as pl
 
 from traceview.intervals import Times
 from traceview.model.sizes import empty_frame
-from traceview.model.trace import CLOCK_FIGURES, STREAM_EVENTS, Note
-from traceview.model.units import duration, quantity, signed_duration
+from traceview.model.trace import CLOCK_FIGURES, STREAM_EVENTS
 from traceview.normalise.api import ASYNC_COPY, BLOCKING_COPY, Links, without_suffix
 from traceview.normalise.codes import distinct_rows, integers, texts_of
 from traceview.normalise.threads import process_of
+from traceview.normalise.valid_rows import sort_by_time
 from traceview.read import raw
 
 GPU_TABLES = (raw.KERNEL, raw.GRAPH, raw.MEMCPY, raw.MEMSET)
 RAW_COLUMNS = ("globalPid", "deviceId", "contextId", "streamId")
 DEVICE_KEY = ["process", "deviceId"]
+ADAPTER = "^Microsoft Basic "
+MIG = "MIG-"  # the uuid of a slice begins so
 STREAM_KEY = ["process", "device", "context", "stream_id"]
-NULL_STREAM_FLAG = 3
+NON_BLOCKING_FLAG, NULL_STREAM_FLAG = 2, 3  # CUpti_ActivityStreamFlag
 LIMITS = dict(
     zip(
         ("sm_count", "warps_per_sm", "registers_per_sm", "shared_bytes_per_sm", "blocks_per_sm", "compute_capability"),
@@ -56,7 +58,7 @@ def raw_stream_ids(tables: Mapping[str, pl.DataFrame]) -> RawStreamIds:
 def devices_of(tables: dict[str, pl.DataFrame], stream_ids: RawStreamIds) -> Devices:
     """Return the devices that ran work, by (first process, ordinal)."""
     pairs = _process_device_pairs(stream_ids)
-    gpus = tables.get("TARGET_INFO_GPU", pl.DataFrame())
+    gpus = without_adapters(tables.get("TARGET_INFO_GPU", pl.DataFrame()))
     pairs = pairs.with_columns(_physical_gpus(pairs, tables, gpus).alias("physical"))
     devices = (
         pairs.group_by("physical", maintain_order=True)
@@ -72,16 +74,31 @@ def devices_of(tables: dict[str, pl.DataFrame], stream_ids: RawStreamIds) -> Dev
         )
     ]
     ordinals = devices["deviceId"].to_list()
-    names = _by_ordinal(gpus, "name")
+    names, slices = _by_ordinal(gpus, "name"), devices["physical"].str.starts_with(MIG).to_list()
+    texts = [names.get(ordinal, "") + " (MIG slice)" * mig for ordinal, mig in zip(ordinals, slices, strict=True)]
+    # The table has the limits of the whole GPU, not those of a slice.
+    known = [-1 if mig else ordinal for ordinal, mig in zip(ordinals, slices, strict=True)]
     frame = devices.select(
         pl.Series("id", ids, dtype=pl.String),
         pl.col("deviceId").alias("device_id"),
-        pl.Series("name", [names.get(ordinal, "") for ordinal in ordinals], dtype=pl.String),
+        pl.Series("name", texts, dtype=pl.String),
         pl.col("processes"),
-        *_limits(gpus, ordinals),
+        *_limits(gpus, known),
     )
     rows = pairs.join(devices.select("physical", "device"), on="physical").select(*DEVICE_KEY, "device")
     return Devices(frame, rows)
+
+
+def without_adapters(gpus: pl.DataFrame) -> pl.DataFrame:
+    """Return TARGET_INFO_GPU without display adapters: they have no SMs where other GPUs have some.
+
+    Windows lists its own, "Microsoft Basic Render Driver".
+    """
+    if not {"smCount", "name"} <= set(gpus.columns):
+        return gpus
+    has_sms = pl.col("smCount").fill_null(0) > 0
+    is_adapter = ~has_sms & (has_sms.any() | pl.col("name").fill_null("").str.contains(ADAPTER))
+    return gpus.filter(~is_adapter)
 
 
 def _process_device_pairs(stream_ids: RawStreamIds) -> pl.DataFrame:
@@ -148,21 +165,26 @@ def stream_frame(tables: dict[str, pl.DataFrame], stream_ids: RawStreamIds, devi
         names.get(key) or f"stream {key[2]}{' (default)' if key in default else ''}"
         for key in streams.select("process", "context", "stream_id").iter_rows()
     ]
-    return streams.select("stream_id", "process", "device", "context", pl.Series("label", labels, dtype=pl.String))
+    alone = _flagged_streams(tables, "TARGET_INFO_CUDA_STREAM", NON_BLOCKING_FLAG)
+    independent = [key in alone for key in streams.select("process", "context", "stream_id").iter_rows()]
+    return streams.select("stream_id", "process", "device", "context").with_columns(
+        pl.Series("label", labels, dtype=pl.String), pl.Series("independent", independent, dtype=pl.Boolean)
+    )
 
 
 def _default_streams(tables: dict[str, pl.DataFrame]) -> set[tuple[int, int, int]]:
-    keys: set[tuple[int, int, int]] = set()
-    for name in ("TARGET_INFO_CUDA_STREAM", "TARGET_INFO_CUDA_NULL_STREAM"):
-        table = tables.get(name, pl.DataFrame())
-        if table.is_empty():
-            continue
-        if "flag" in table.columns:
-            table = table.filter(pl.col("flag") == NULL_STREAM_FLAG)
-        elif name == "TARGET_INFO_CUDA_STREAM":
-            continue
-        keys.update(table.select(pl.col("processId") & 0xFFFFFF, "contextId", "streamId").drop_nulls().rows())
-    return keys
+    names = ("TARGET_INFO_CUDA_STREAM", "TARGET_INFO_CUDA_NULL_STREAM")
+    return set().union(*(_flagged_streams(tables, name, NULL_STREAM_FLAG) for name in names))
+
+
+def _flagged_streams(tables: dict[str, pl.DataFrame], name: str, flag: int) -> set[tuple[int, int, int]]:
+    """Return the process, context and id of streams with a flag; a table of null streams may have no flags."""
+    table = tables.get(name, pl.DataFrame())
+    if table.is_empty() or ("flag" not in table.columns and name == "TARGET_INFO_CUDA_STREAM"):
+        return set()
+    if "flag" in table.columns:
+        table = table.filter(pl.col("flag") == flag)
+    return set(table.select(pl.col("processId") & 0xFFFFFF, "contextId", "streamId").drop_nulls().rows())
 
 
 def _nvtx_stream_names(tables: dict[str, pl.DataFrame]) -> dict[tuple[int, int, int], str]:
@@ -227,7 +249,6 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 }
 COPY_COLUMNS = ("copyKind", "dstKind")
 KEY = "key"  # process and correlation id as one number, by which joins are twice as fast
-AFFECTED = ("idle", "host.sync", "nvtx", "iterations")
 
 
 class ClockBounds(NamedTuple):
@@ -266,10 +287,7 @@ def clock_tables(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
 
 
 def measure_clocks(
-    rows: Mapping[str, pl.DataFrame],
-    pairs: pl.DataFrame,
-    tables: dict[str, pl.DataFrame],
-    failed: pl.DataFrame | None,
+    rows: Mapping[str, pl.DataFrame], pairs: pl.DataFrame, tables: dict[str, pl.DataFrame], failed: pl.DataFrame | None
 ) -> list[ClockBounds]:
     """Return the clock of each device, from the result of clock_tables.
 
@@ -318,7 +336,8 @@ def _calls(rows: pl.DataFrame, tables: dict[str, pl.DataFrame], failed: pl.DataF
         calls = calls.join(failed.select(_key("correlation")), on=KEY, how="anti")
     ids = calls["nameId"].fill_null(0)
     used = ids.unique()
-    names = pl.DataFrame({"nameId": used, "call": [without_suffix(name) for name in texts_of(used, tables)]})
+    texts = pl.Series([without_suffix(name) for name in texts_of(used, tables)], dtype=pl.String)
+    names = pl.DataFrame({"nameId": used, "call": texts})
     return calls.select(KEY, ids, call_start="start", call_end="end").join(names, on="nameId").drop("nameId")
 
 
@@ -411,35 +430,44 @@ def _are_undelayed(launched: pl.DataFrame, smallest: int) -> bool:
     )
 
 
-def clock_notes(devices: pl.DataFrame) -> Iterator[Note]:
-    """Yield notes on each GPU whose clock was corrected, or cannot be; `devices` is Trace.devices."""
-    for name, offset, low, high, wrong in devices.select("id", *CLOCK_FIGURES).iter_rows():
-        if wrong:
-            counted = quantity(wrong, "launch or wait", "launches and waits")
-            yield Note(
-                "clocks_disagree" if offset is None else "impossible_times",
-                f"{counted} of {name} contradict the others by more than 1 ms: the work starts before its launch, or "
-                "ends after a call that waited for it"
-                + ("; no offset between the clocks fits, so the causes of idle time are unknown" * (offset is None)),
-                AFFECTED,
-            )
-        if offset:
-            yield Note(
-                "clock_corrected",
-                f"the clock of {name} is {duration(abs(offset))} {'ahead of' if offset > 0 else 'behind'} the host's "
-                f"(offset {signed_duration(low)} to {signed_duration(high)}): its times are corrected by this offset, "
-                "which its launches and synchronizations show",
-                AFFECTED,
-            )
-
-
 def with_clocks(devices: Devices, clocks: Sequence[ClockBounds]) -> Devices:
     """Return the devices with the columns of model.DEVICES that describe their clocks."""
     values = zip(*clocks, strict=True) if clocks else [()] * len(CLOCK_FIGURES)
     columns = zip(CLOCK_FIGURES.items(), values, strict=True)
     return devices._replace(
-        frame=devices.frame.with_columns(pl.Series(name, list(own), dtype=kind) for (name, kind), own in columns),
+        frame=devices.frame.with_columns(pl.Series(name, list(own), dtype=kind) for (name, kind), own in columns)
     )
+
+
+def with_mended_clocks(
+    operations: pl.DataFrame,
+    cut: pl.DataFrame,
+    devices: Devices,
+    rows: Mapping[str, pl.DataFrame],
+    tables: dict[str, pl.DataFrame],
+    failed: pl.DataFrame | None,
+) -> tuple[pl.DataFrame, Devices]:
+    """Measure the clocks again after the work in `cut` (lost_events.Mended), whose wrong ends hid them.
+
+    `rows`, `tables` and `failed` are those of measure_clocks. A clock that was corrected stays so.
+    """
+    if cut.is_empty() or (devices.frame["clock_offset"].fill_null(0) != 0).any():
+        return operations, devices
+    ends = cut.select("start", correlationId="correlation", mended="end")
+    mended = {
+        name: table.join(ends, on=["start", "correlationId"], how="left", maintain_order="left").with_columns(
+            end=pl.coalesce("mended", "end")
+        )
+        if name in GPU_TABLES
+        else table
+        for name, table in rows.items()
+    }
+    devices = with_clocks(devices, measure_clocks(mended, devices.pairs, tables, failed))
+    offsets = devices.frame["clock_offset"].fill_null(0)
+    if not (offsets != 0).any():
+        return operations, devices
+    ahead = offsets.gather(operations["device"])
+    return sort_by_time(operations.with_columns(pl.col(raw.TIMES) - ahead)), devices
 
 
 def with_corrected_times(tables: Mapping[str, pl.DataFrame], devices: Devices) -> dict[str, pl.DataFrame]:

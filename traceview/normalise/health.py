@@ -6,15 +6,15 @@ Each check yields a Note for what it finds. A check without a finding yields one
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
 from traceview.model.times import MAX_DISTANCE
-from traceview.model.trace import PROFILER_DOMAINS, SOURCES, Note
-from traceview.model.units import duration, quantity, share
+from traceview.model.trace import CLOCK_FIGURES, PROFILER_DOMAINS, SOURCES, Note
+from traceview.model.units import duration, quantity, share, signed_duration
 from traceview.normalise.api import without_suffix
 from traceview.normalise.codes import NAMES, UNNAMED, categories, texts_of
 from traceview.normalise.threads import process_of
@@ -26,6 +26,8 @@ DRIVER = r"CUDA driver version \(([\d.]+)\) is not supported"
 NO_UNIFIED_MEMORY = "Unified Memory cannot be traced|Unified Memory trace is not"
 # A query fails in normal operation: the event is not ready, the symbol or attribute does not exist.
 QUERY = "Query|Get|CanAccess|PeekAtLastError"
+LAUNCH = r"^(?:cuda|cu|hip(?:Ext)?(?:Module)?)(?:Graph)?Launch"
+STICKY = (700, 702, 710, 714, 715, 716, 717, 718, 719)  # errors of a kernel, after which the context is lost
 NORMAL_RESULTS = (0, 4, 600, 704)  # success, unloading, not ready, peer access already enabled
 RESULTS: Mapping[str, str] = NAMES["results"]
 PROFILER_TYPES = (3, 4, 5)  # buffer flush, instrumentation, resources: time of the profiler
@@ -43,6 +45,7 @@ FIGURES_OF_TABLES: Mapping[str, tuple[str, ...]] = {
     raw.NVTX: ("nvtx", "iterations"),
     **dict.fromkeys((raw.OVERHEAD, raw.CUPTI_OVERHEAD), ("idle",)),
 }
+LEFT_OUT = re.compile(r"([\d,]+) (?:(?:row|event)s?\b[^:]* )?left out\b")
 LOSS = re.compile(r"\b(left out|ignored)\b")
 
 Check = Note | str  # a defect, or a line on a check that found none
@@ -66,8 +69,15 @@ class Evidence(NamedTuple):
 
 def note_of_problem(problem: str) -> Note:
     """Return a note on what reading or normalising left out of a capture (ReportInfo.problems)."""
-    tables = [word for word in re.findall(r"\w+", problem) if word in FIGURES_OF_TABLES]
-    return Note("left_out", problem, FIGURES_OF_TABLES[tables[0]] if tables and LOSS.search(problem) else ())
+    words = re.findall(r"\w+", problem)
+    tables = [table for table in (raw.known_table(word) or word for word in words) if table in FIGURES_OF_TABLES]
+    name = "unread_table" if words and raw.known_table(words[0]) else "left_out"
+    return Note(name, problem, FIGURES_OF_TABLES[tables[0]] if tables and LOSS.search(problem) else ())
+
+
+def count_left_out(problems: Iterable[str]) -> int:
+    """Return how many rows and events the notes of reading and normalising leave out."""
+    return sum(int(count.replace(",", "")) for line in problems for count in LEFT_OUT.findall(line))
 
 
 def with_profiler_overhead(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
@@ -135,7 +145,8 @@ def check_health(evidence: Evidence, calls: Sequence[str], operations: int) -> I
 
     `calls` are the names of the capture's calls, and `operations` is the number of its operations.
     """
-    yield from _diagnostics(evidence.diagnostics, calls, operations)
+    failed = 0 if evidence.failed is None else len(evidence.failed)
+    yield from _diagnostics(evidence.diagnostics, calls, operations, failed)
     yield from _failures(evidence.failed)
     yield from _overhead(evidence.overhead)
     if evidence.has_lost_ranges:
@@ -147,26 +158,26 @@ def check_health(evidence: Evidence, calls: Sequence[str], operations: int) -> I
         )
 
 
-def _diagnostics(texts: pl.Series | None, calls: Sequence[str], operations: int) -> Iterator[Check]:
+def _diagnostics(texts: pl.Series | None, calls: Sequence[str], operations: int, failed: int) -> Iterator[Check]:
     if texts is None:
         return
     groups = texts.str.extract_groups(DROPPED).struct
     dropped = pl.coalesce(groups.field("1"), groups.field("2"))
     count = int(pl.select(dropped.cast(pl.Int64, strict=False).fill_null(0).sum()).item())
-    if count:
+    # nsys counts the work of a launch that fails as dropped (cutlass_launch_fails and drug_sim of round 12).
+    if count > failed:
         yield Note(
             "dropped_events",
             f"the profiler dropped {count:,} CUDA events and kept {operations:,} operations, as its diagnostics say: "
             "where work is missing, idle time is too long; capture fewer steps, or use a newer nsys",
             GPU_FIGURES if count > MIN_LOST_SHARE * operations else (),
         )
-    else:
+    elif not count:
         yield "the profiler reports no dropped event"
-    drivers = texts.str.extract(DRIVER).drop_nulls().unique().sort().to_list()
-    if drivers:
+    if driver := unsupported_driver(texts):
         yield Note(
             "driver_too_new",
-            f"the CUDA driver ({drivers[0]}) is newer than this nsys supports: events that nsys does not know may be "
+            f"the CUDA driver ({driver}) is newer than this nsys supports: events that nsys does not know may be "
             "missing",
         )
     if texts.str.contains(NO_UNIFIED_MEMORY).any():
@@ -177,6 +188,31 @@ def _diagnostics(texts: pl.Series | None, calls: Sequence[str], operations: int)
             + ("its migrations are missing" if uses_it else "no call of the capture allocates any"),
             ("copies", "managed_wait") if uses_it else (),
         )
+
+
+def unsupported_driver(texts: pl.Series | None) -> str | None:
+    """Return the version of the CUDA driver, if the profiler's diagnostics say that it is not supported."""
+    drivers = [] if texts is None else texts.str.extract(DRIVER).drop_nulls().unique().sort().to_list()
+    return next(iter(drivers), None)
+
+
+def failed_launches(failed: pl.DataFrame | None) -> str:
+    """Return the launches that failed, and errors after which nothing runs, in words; "" for none.
+
+    `failed` is that of Evidence.
+    """
+    if failed is None:
+        return ""
+    is_launch = pl.col("name").str.contains(LAUNCH)
+    first = failed.filter(is_launch | pl.col("result").is_in(STICKY)).head(1)
+    if first.is_empty():
+        return ""
+    name, result = first.select("name", "result").row(0)
+    count = failed.filter(is_launch).height
+    error = f"{without_suffix(name)}: {RESULTS.get(str(result), f'error {result}')}"
+    if not count:
+        return f"a CUDA call failed ({error}), after which nothing runs on the GPU"
+    return f"{quantity(count, 'launch', 'launches')} failed ({error}) and did not run"
 
 
 def _failures(failed: pl.DataFrame | None) -> Iterator[Check]:
@@ -210,6 +246,38 @@ def _overhead(overhead: Mapping[int, int]) -> Iterator[Check]:
         )
 
 
+def clock_notes(devices: pl.DataFrame) -> Iterator[Note]:
+    """Yield notes on each GPU whose clock was corrected, or cannot be; `devices` is Trace.devices."""
+    for name, offset, low, high, wrong in devices.select("id", *CLOCK_FIGURES).iter_rows():
+        if wrong:
+            counted = quantity(wrong, "launch or wait", "launches and waits")
+            yield Note(
+                "clocks_disagree" if offset is None else "impossible_times",
+                f"{counted} of {name} contradict the others by more than 1 ms: the work starts before its launch, or "
+                "ends after a call that waited for it"
+                + ("; no offset between the clocks fits, so the causes of idle time are unknown" * (offset is None)),
+                CALL_FIGURES,
+            )
+        if offset:
+            yield Note(
+                "clock_corrected",
+                f"the clock of {name} is {duration(abs(offset))} {'ahead of' if offset > 0 else 'behind'} the host's "
+                f"(offset {signed_duration(low)} to {signed_duration(high)}): its times are corrected by this offset, "
+                "which its launches and synchronizations show",
+                CALL_FIGURES,
+            )
+
+
+def clock_verdict(devices: pl.DataFrame) -> str:
+    """Return what the clocks of all GPUs are against the host's (model.trace.Trust.clock)."""
+    offsets, wrong = devices["clock_offset"].to_list(), devices["clock_contradictions"].fill_null(0).to_list()
+    if any(wrong):
+        return "contradictory"
+    if None in offsets or not offsets:
+        return "unknown"
+    return "corrected" if any(offsets) else "agrees"
+
+
 AFFECTED: Mapping[str, tuple[str, ...]] = {
     "kernel": ("compute", "communication", "devices.kernels", "iterations"),
     "CUDA API call": ("idle", "host.sync"),
@@ -222,33 +290,15 @@ MEANING: Mapping[str, str] = {
 }
 
 
-class Named(NamedTuple):
-    """The number of rows, and of those without a name."""
-
-    missing: int
-    total: int
-
-
-def _named_kernels(operations: pl.DataFrame) -> Named:
-    """Count the kernels of model.OPERATIONS without a name."""
-    kernels = operations["source"].to_physical().to_numpy() == SOURCES.index("kernel")
-    return Named(int(np.count_nonzero(kernels & _are_unnamed(operations["name"]))), int(np.count_nonzero(kernels)))
-
-
-def _named_calls(api: pl.DataFrame) -> Named:
-    """Count the calls of model.API without a name."""
-    return Named(int(np.count_nonzero(_are_unnamed(api["name"]))), len(api))
-
-
-def _named_ranges(tables: Mapping[str, pl.DataFrame]) -> Named:
-    """Count the NVTX ranges whose text is an id without a string; one without an id was never named."""
+def _unnamed_ranges(tables: Mapping[str, pl.DataFrame]) -> tuple[int, int]:
+    """Count the NVTX ranges whose text is an id without a string, and all; one without an id was never named."""
     nvtx = tables.get(raw.NVTX, pl.DataFrame())
     if nvtx.is_empty() or "textId" not in nvtx.columns:
-        return Named(0, len(nvtx))
+        return 0, len(nvtx)
     ranges = nvtx.filter(pl.col("eventType").is_in(raw.RANGE_TYPES))
     own = ranges.filter(pl.col("text").is_null()) if "text" in nvtx.columns else ranges
     is_known = own["textId"].drop_nulls().is_in(tables[raw.STRINGS]["id"].to_list())
-    return Named(int((~is_known).sum()), len(ranges))
+    return int((~is_known).sum()), len(ranges)
 
 
 def _are_unnamed(names: pl.Series) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -261,10 +311,15 @@ def missing_name_notes(
     operations: pl.DataFrame, api: pl.DataFrame, tables: Mapping[str, pl.DataFrame]
 ) -> Iterator[Note]:
     """Yield a Note for each kind of rows whose names are missing, with what they may change."""
-    every = _named_kernels(operations), _named_calls(api), _named_ranges(tables)
-    for what, named in zip(AFFECTED, every, strict=True):
-        if named.missing:
-            missing = f"{named.missing:,} of {quantity(named.total, what)} ({share(named.missing, named.total)})"
+    kernels = operations["source"].to_physical().to_numpy() == SOURCES.index("kernel")
+    every = (
+        (int((kernels & _are_unnamed(operations["name"])).sum()), int(kernels.sum())),
+        (int(_are_unnamed(api["name"]).sum()), len(api)),
+        _unnamed_ranges(tables),
+    )
+    for what, (count, total) in zip(AFFECTED, every, strict=True):
+        if count:
+            missing = f"{count:,} of {quantity(total, what)} ({share(count, total)})"
             yield Note(
                 "missing_names",
                 f"the names of {missing} are missing from the capture: {MEANING[what]}; export the report again",

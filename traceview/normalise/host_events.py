@@ -66,11 +66,7 @@ def host_evidence(
     events = [frame for frame in _event_frames(tables, threads, ranges) if not frame.is_empty()]
     held = [frame.filter(pl.col("name") == HOLDS_LOCK) for frame in events if frame["state"][0] == "running"]
     known = ThreadEvidence(pl.concat([*held, NO_EVENTS]).sort("start"), callers, names)
-    sources = [
-        python_stacks(tables, threads, known),
-        native_stacks(tables, threads),
-        function_stacks(scopes),
-    ]
+    sources = [python_stacks(tables, threads, known), native_stacks(tables, threads), function_stacks(scopes)]
     sources += [call_stacks(calls, tables, threads) for calls in stacked]
     stacks = [source for source in sources if source]
     for name in (*SOURCES, raw.CPU_STACKS, raw.PYTHON_STACKS, raw.PYTHON_FRAMES):

@@ -15,8 +15,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import distinct_rows, first_equal_rows, number_distinct, row_hashes
-from traceview.model.names import COMMUNICATION, EXPERT_PARALLEL
+from traceview.intervals import covered_length, distinct_rows, first_equal_rows, number_distinct, row_hashes, union
+from traceview.model.names import ABI_TAGS, COMMUNICATION, EXPERT_PARALLEL
 from traceview.model.sizes import empty_frame
 from traceview.model.stacks import CAPTURES
 from traceview.model.trace import (
@@ -30,17 +30,18 @@ from traceview.model.trace import (
     Memory,
     OperationClass,
     Source,
+    enum_texts,
 )
 from traceview.normalise.api import Links
 from traceview.normalise.codes import (
     MAX_LOOKUP_SPAN,
     NAMES,
     UNNAMED,
-    code_type,
     enum_column,
     integers,
     positions,
     short_names,
+    text_enum,
     texts_of,
 )
 from traceview.normalise.devices import RAW_COLUMNS, STREAM_KEY, Devices, RawStreamIds
@@ -88,7 +89,7 @@ def _shapes_frame(used: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> pl.Dat
     name = texts_of(used["shortName"].fill_null(NULL), tables)
     has_full_name = "demangledName" in used.columns
     columns = {
-        "name": name,
+        "name": pl.Series(name, dtype=pl.String).str.replace(ABI_TAGS, ""),
         "demangled": texts_of(used["demangledName"].fill_null(NULL), tables) if has_full_name else name,
         **{f"{kind}_{axis.lower()}": numbers(f"{kind}{axis}") for kind in ("grid", "block") for axis in "XYZ"},
         "registers": numbers("registersPerThread"),
@@ -121,9 +122,7 @@ def take_graph_nodes(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
     )
     first = nodes.select("process", pl.col("node").alias("original"), "globalTid", "captured")
     created = nodes.join(first, on=["process", "original"], how="left", suffix="_first").select(
-        "process",
-        "node",
-        *(pl.coalesce(f"{name}_first", name).alias(name) for name in ("globalTid", "captured")),
+        "process", "node", *(pl.coalesce(f"{name}_first", name).alias(name) for name in ("globalTid", "captured"))
     )
     graphs = kernels.filter(pl.col(raw.GRAPH_NODE).is_not_null()).select(
         process_of("globalPid").alias("process"),
@@ -153,12 +152,15 @@ RAW_KEY = ["process", *RAW_COLUMNS[1:]]
 TABLE_OF_SOURCE = {"kernel": raw.KERNEL, "graph": raw.GRAPH, "memcpy": raw.MEMCPY, "memset": raw.MEMSET}
 COPY_KINDS, COPY_MEMORIES = NAMES["copies"]["kinds"], NAMES["copies"]["memories"]
 NO_KIND, NO_MEMORY = len(KINDS), len(MEMORIES)  # the codes of null
+COMMUNICATION_CODE = CLASSES.index("communication")
+NCCL = "NCCL"  # the domain of its ranges
+BATCH_COPY = r"^(?:cuda|cu)Memcpy(?:3D)?BatchAsync"
 
 
 class RowNames(NamedTuple):
     """Texts, which may repeat, and each row's index into them; a single index stands for all rows."""
 
-    texts: list[str]
+    texts: pl.Series
     codes: RowValues
 
 
@@ -200,7 +202,7 @@ def operations_frame(
     shapes, shape = kernel_shapes(by_source.get("kernel", pl.DataFrame()), apart, tables)
     # Memory use peaks below: free what is now in the shapes.
     by_source = {source: table.drop(SHAPE_COLUMNS, strict=False) for source, table in by_source.items()}
-    kernels = KernelRows(_kernel_names(shapes, shape), shape)
+    kernels = KernelRows(RowNames(shapes["name"].fill_null(UNNAMED), shape), shape)
     sources = [
         _source_rows(table, source, tables, lookup, kernels) for source, table in by_source.items() if len(table)
     ]
@@ -232,29 +234,57 @@ def with_launches(operations: pl.DataFrame, links: Links) -> pl.DataFrame:
     return operations.with_columns(links.rows(operations)).select(list(OPERATIONS))
 
 
+def with_collective_copies(operations: pl.DataFrame, api: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
+    """Return model.OPERATIONS in which copies between GPUs by a communication library are communication.
+
+    NCCL 2.28 and newer runs collectives on copy engines. Such a copy is launched inside one of NCCL's ranges, or with
+    others by one call, from a thread or on a stream that runs collectives.
+    """
+    chosen = (operations["kind"] == "p2p").fill_null(False) & operations["launch"].is_not_null()
+    rows = np.flatnonzero(chosen.to_numpy())
+    if not len(rows):
+        return operations
+    code, thread = operations["class"].to_physical().to_numpy().copy(), api["thread"].to_numpy()
+    collectives = operations.select("launch", "stream")[np.flatnonzero(code == COMMUNICATION_CODE)]
+    of_nccl = ranges.filter(pl.col("domain") == NCCL)
+    threads = {*thread[collectives["launch"].drop_nulls().to_numpy()].tolist(), *of_nccl["thread"].unique()}
+    launch = operations["launch"].gather(rows)
+    calls = api.select("thread", "start", pl.col("name").cast(pl.String).str.contains(BATCH_COPY))[launch]
+    stream = operations["stream"].gather(rows)
+    named = calls["name"] & (calls["thread"].is_in(threads) | stream.is_in(collectives["stream"].unique().implode()))
+    inside = named.to_numpy().copy()
+    for number in of_nccl["thread"].unique().to_list():
+        start, end = (of_nccl.filter(pl.col("thread") == number)[name].to_numpy() for name in TIMES)
+        own = np.flatnonzero((calls["thread"] == number).to_numpy())
+        moments = calls["start"].to_numpy()[own]
+        inside[own] |= covered_length(union(start, end), moments, moments + 1) > 0
+    code[rows[inside]] = COMMUNICATION_CODE
+    return operations.with_columns(enum_column(code, OperationClass).alias("class")) if inside.any() else operations
+
+
 def _source_rows(
     table: pl.DataFrame, source: str, tables: dict[str, pl.DataFrame], lookup: _StreamLookup, kernels: KernelRows
 ) -> SourceRows:
     ran_on = lookup.rows(table, TABLE_OF_SOURCE[source])
     if source == "memcpy":
         kinds, memories = _copy_kinds(table)
-        names = RowNames([f"memcpy {name}" for name in KINDS], kinds)
+        names = RowNames(pl.Series([f"memcpy {name}" for name in KINDS]), kinds)
         return SourceRows(table, source, names, CLASSES.index("copy"), kinds, memories, NO_KERNEL, *ran_on)
     if source == "kernel":
         names, shapes = kernels
         is_communication = _communication_names(names.texts, tables[raw.STRINGS]["value"])
         classes = is_communication[names.codes] if is_communication.any() else 0
         return SourceRows(table, source, names, classes, NO_KIND, NO_MEMORY, shapes, *ran_on)
-    names = _graph_names(table) if source == "graph" else RowNames(["memset"], 0)
+    names = _graph_names(table) if source == "graph" else RowNames(pl.Series(["memset"]), 0)
     code = CLASSES.index("memset") if source == "memset" else 0
     return SourceRows(table, source, names, code, NO_KIND, NO_MEMORY, NO_KERNEL, *ran_on)
 
 
-def _communication_names(names: list[str], texts: pl.Series) -> NDArray[np.uint8]:
+def _communication_names(names: pl.Series, texts: pl.Series) -> NDArray[np.uint8]:
     """Return 1 for each short name of a communication kernel (docs/definitions.md "GPU work")."""
-    of_experts = set(short_names(texts.filter(texts.str.contains(EXPERT_PARALLEL))))
-    begins = pl.Series(names, dtype=pl.String).str.contains(COMMUNICATION).to_list()
-    return np.array([begin or name in of_experts for begin, name in zip(begins, names, strict=True)], np.uint8)
+    of_experts = short_names(texts.filter(texts.str.contains(EXPERT_PARALLEL)))
+    communicates = names.str.contains(COMMUNICATION) | names.is_in(of_experts.implode())
+    return communicates.cast(pl.UInt8).to_numpy()
 
 
 def _integers_or_zero(table: pl.DataFrame, name: str) -> RowValues:
@@ -264,28 +294,21 @@ def _integers_or_zero(table: pl.DataFrame, name: str) -> RowValues:
 
 def _merged_names(merged: MergedEvents, names: Sequence[RowNames]) -> pl.Series:
     """Return one column of names from those of each source."""
-    texts = list(dict.fromkeys(text for rows in names for text in rows.texts))
-    code = {text: index for index, text in enumerate(texts)}
-    kind = code_type(len(texts))
-    codes: list[RowValues] = []
+    texts = text_enum(pl.concat([rows.texts for rows in names]))
+    number, first, codes = texts.to_physical().to_numpy(), 0, list[RowValues]()
     for rows in names:
-        own = np.array([code[text] for text in rows.texts], kind)
+        own = number[first : first + len(rows.texts)]
+        first += len(own)
         codes.append(int(own[rows.codes]) if isinstance(rows.codes, int) else own.take(rows.codes, mode="clip"))
-    return enum_column(merged.array(codes, kind), pl.Enum(texts))
-
-
-def _kernel_names(shapes: pl.DataFrame, shape: RowValues) -> RowNames:
-    names = shapes["name"].fill_null(UNNAMED).to_list()
-    texts = list(dict.fromkeys(names))
-    number = {text: code for code, text in enumerate(texts)}
-    return RowNames(texts, np.array([number[name] for name in names], code_type(len(texts)))[shape])
+    return enum_column(merged.array(codes, number.dtype.type), pl.Enum(enum_texts(texts)))
 
 
 def _graph_names(table: pl.DataFrame) -> RowNames:
     if "graphId" not in table.columns:
-        return RowNames(["CUDA graph"], 0)
+        return RowNames(pl.Series(["CUDA graph"]), 0)
     used = table["graphId"].unique().drop_nulls().sort()
-    return RowNames(["CUDA graph", *(f"CUDA graph {number}" for number in used)], positions(table["graphId"], used) + 1)
+    texts = pl.Series(["CUDA graph", *(f"CUDA graph {number}" for number in used)])
+    return RowNames(texts, positions(table["graphId"], used) + 1)
 
 
 def _copy_kinds(table: pl.DataFrame) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:

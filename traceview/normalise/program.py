@@ -7,7 +7,6 @@ and of modules in stack samples. No text of the program leaves this module.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from typing import NamedTuple
 import polars as pl
 
 from traceview.model.catalogue import read_toml
+from traceview.model.frozen import dataclass
 from traceview.model.names import communicates, with_ascii_classes
 from traceview.model.program import ARRAYS, KINDS, Program
 from traceview.normalise.codes import SHORT_NAME, categories, short_names, texts_of
@@ -142,6 +142,11 @@ TRAINING_MARKS = (
     Mark("training", "texts", rf"at::native::.*({BACKWARD})", "kernels of a backward pass"),
     Mark("training", "ranges", TRAINING, "ranges of a backward pass or an optimizer"),
 )
+# Matrix products, convolutions, attention and norms, kernels that a compiler or a graph fuses, and those of inference.
+LAYERS = (
+    r"(?i)gemm|gemv|nvjet|cutlass|^kernel2?$|device_kernel|Cijk_|(?:^|_|[hw]|wg)mma|matmul|conv(?:\d|_|ol|$)|dgrad|attn|attention|fmha|flash|sdpa"
+    r"|norm(?:_|iz|aliz|$)|softmax|embedding|^triton_|^CUDA graph|pool|lstm|gru|rnn|decode|vllm|marlin"
+)
 ATTENTION = r"(?i)attention|attn|flash_?(fwd|bwd|infer|decod)|fmha|sdpa"
 TORCH_TRACE = "a trace of torch.profiler"
 ONLY_INFERENCE = ("tensorrt", "onnx")
@@ -184,6 +189,7 @@ def find_program(
         evidence=(*(f"{name}: {signs[name]}" for name in frameworks), *training_evidence),
         communicates="mpi" in signs or len(devices) > 1 or bool(communicates(names.kernels, names.kernels).any()),
         attention=any(series.str.contains(ATTENTION).any() for series in (names.kernels, names.ranges)),
+        layers=_has_layers(kind, names),
         nvidia=not any("AMD" in (name or "") for name in devices),
     )
 
@@ -193,7 +199,7 @@ PROPERTIES = ("python", "communicates", "attention", "nvidia")
 
 def program_rows(program: Program) -> pl.DataFrame:
     """Return raw.PROGRAM, with which a redacted copy states its program instead of the names that show it."""
-    stated = {name: [str(getattr(program, name))] for name in ("kind", "training", *PROPERTIES)}
+    stated = {name: [str(getattr(program, name))] for name in ("kind", "training", "layers", *PROPERTIES)}
     stated |= {name: list(getattr(program, name)) for name in ("frameworks", "evidence")}
     rows = [(name, value) for name, values in stated.items() for value in values]
     return pl.DataFrame(rows, schema=["name", "value"], orient="row")
@@ -215,6 +221,7 @@ def stated_program(table: pl.DataFrame | None) -> Program | None:
         kind=next((kind for kind in stated.get("kind", ()) if kind in KINDS), "cuda"),
         frameworks=tuple(name for name in stated.get("frameworks", ()) if name in known),
         training=words.get(stated.get("training", ["None"])[0]),
+        layers=words.get(stated.get("layers", ["None"])[0]),
         evidence=tuple(line for line in stated.get("evidence", ()) if line in evidence),
         **{name: words.get(stated.get(name, ["False"])[0], False) for name in PROPERTIES},
     )
@@ -242,6 +249,12 @@ def _kernel_time(framework: str, names: ProgramNames, operations: pl.DataFrame) 
     short = pl.concat([pl.concat([matches, short_names(matches)]) for matches in own]).unique()
     kernels = operations.filter(operations["name"].cast(pl.String).is_in(short.implode()))
     return int((kernels["end"] - kernels["start"]).sum())
+
+
+def _has_layers(kind: str, names: ProgramNames) -> bool | None:
+    if kind in ONLY_INFERENCE:
+        return True
+    return bool(names.kernels.str.contains(LAYERS).any()) if kind in MODELS else None
 
 
 def _training(kind: str, names: ProgramNames, is_certain: bool) -> tuple[bool | None, tuple[str, ...]]:

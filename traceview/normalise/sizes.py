@@ -235,11 +235,7 @@ def unknown_messages(sizes: WorkSizes, operations: pl.DataFrame, profiler: str) 
 
 
 def _flops(
-    math: pl.DataFrame,
-    tables: dict[str, pl.DataFrame],
-    threads: Threads,
-    operations: pl.DataFrame,
-    api: pl.DataFrame,
+    math: pl.DataFrame, tables: dict[str, pl.DataFrame], threads: Threads, operations: pl.DataFrame, api: pl.DataFrame
 ) -> pl.DataFrame:
     """Return model.FLOPS: the kernels that each innermost op launches.
 

@@ -81,6 +81,7 @@ BRACKET = re.compile("([<>])")
 # Modules and symbols of nsys's own code, and its marks for what it cannot unwind.
 NOISE = r"libToolsInjection|^NSYS_OSRT_|^\[(?:Max depth|Unknown|Broken backtraces)\]$"
 UNRESOLVED = "(unresolved)"  # a function whose name nsys does not know
+SECTIONS = (UNNAMED, "_init", "_fini", "_start")  # starts of sections: the nearest symbol of a stripped function
 
 
 class StackedCalls(NamedTuple):
@@ -151,7 +152,7 @@ def _native_tree(tables: Mapping[str, pl.DataFrame], chains: pl.DataFrame, used:
     numbers = chains.select(pl.col("symbol", "module")).to_numpy()
     tree = CallTree.from_chains(np.ascontiguousarray(numbers), depths["depth"].cast(pl.Int64).to_numpy())
     symbols, modules = (texts_of(pl.Series(tree.frames[:, column]), dict(tables)) for column in (0, 1))
-    names = [UNRESOLVED if symbol == UNNAMED else qualified_name(symbol) for symbol in symbols]
+    names = [UNRESOLVED if symbol in SECTIONS else qualified_name(symbol) for symbol in symbols]
     files = [without_path(module) for module in modules]
     is_library = pl.col("file").str.contains(LIBRARY_MODULE) | pl.col("function").str.contains(LIBRARY_NAME)
     frames = pl.DataFrame({"function": names, "file": files, "line": 0}).with_columns(is_library.alias("library"))
@@ -325,10 +326,7 @@ def _samples(samples: pl.DataFrame, threads: Threads, known: ThreadEvidence) -> 
     columns = samples.with_columns(process_of("globalTid").alias("process"), pl.col("category").fill_null(0))
     groups = (
         columns.group_by("process", "category")
-        .agg(
-            pl.col("is_main", "is_made_by_python").mean(),
-            pl.len().alias("count"),
-        )
+        .agg(pl.col("is_main", "is_made_by_python").mean(), pl.len().alias("count"))
         .sort("count", "process", "category", descending=[True, False, False])[:MAX_PYTHON_THREADS]
     )
     main = groups.filter(pl.col("is_main") > MOSTLY).unique("process", keep="first", maintain_order=True)

@@ -180,7 +180,11 @@ def _valid_times(table: str, frame: pl.DataFrame, problems: Problems) -> pl.Data
         valid_end = end.is_null() | (end.is_between(-MAX_TIME, MAX_TIME) & (end >= start))
         valid = start.is_between(-MAX_TIME, MAX_TIME) & valid_end | ~pl.col("eventType").is_in(raw.RANGE_TYPES)
     return _keep_valid(
-        table, frame, valid, "the start or the end is not a time, or the end is before the start", problems
+        table,
+        frame,
+        valid,
+        "the start or the end is missing or beyond 2^62 ns, or the end is before the start",
+        problems,
     )
 
 
@@ -263,14 +267,16 @@ def _with_short_texts(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_plausible_values(table: str, frame: pl.DataFrame, column: str, problems: Problems) -> pl.DataFrame:
-    """Replace implausible values with null."""
+    """Replace implausible values with null. The correlation ids of calls and of GPU work have 32 bits then."""
     limit, what = MAX_VALUES[column]
-    plausible = frame[column].is_between(0, limit)
-    if plausible.fill_null(True).all():
-        return frame
-    wrong = int((~plausible).sum())
-    problems.lines.append(raw.problem_of_rows(table, wrong, f"with an impossible {what}, which is ignored"))
-    return frame.with_columns(pl.when(pl.Series(plausible)).then(column).alias(column))
+    low, high = frame.select(pl.col(column).min(), high=pl.col(column).max()).row(0)
+    if low is not None and (low < 0 or high > limit):
+        plausible = pl.col(column).is_between(0, limit)
+        wrong = frame.select((~plausible).sum()).item()
+        problems.lines.append(raw.problem_of_rows(table, wrong, f"with an impossible {what}, which is ignored"))
+        frame = frame.with_columns(pl.when(plausible).then(column).alias(column))
+    is_narrow = column == "correlationId" and table in (*raw.GPU_WORK, raw.RUNTIME)
+    return frame.with_columns(pl.col(column).cast(pl.UInt32)) if is_narrow else frame
 
 
 def _without_deep_ranges(table: str, frame: pl.DataFrame, problems: Problems) -> pl.DataFrame:

@@ -5,34 +5,25 @@ Also the figures of the time that findings cover, with streams, for rules.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from traceview import intervals
 from traceview.intervals import BEFORE_ALL, Intervals, Times
-from traceview.measure.activity import COMPUTE, KERNEL, Activity
-from traceview.measure.overlap import Copies
-from traceview.measure.streams import stream_figures
+from traceview.measure.activity import COMPUTE, Activity, Copies
+from traceview.measure.exposure import COMMUNICATION_WORK, MEMSET_WORK, members_by_kind
+from traceview.measure.streams import StreamWork
 from traceview.model.analysis import DeviceUse
-from traceview.model.trace import CLASSES, Trace
+from traceview.model.trace import Trace, Window
 from traceview.pricing.base import GpuWork
 from traceview.pricing.ledger import Ledger
-
-COMMUNICATION = "communication"
-MEMSET = "memset"
-NOT_COPIES = (COMMUNICATION, MEMSET)
 
 
 def own_compute(work: Activity) -> Times:
     """Return the ns in which each operation computes while no earlier compute runs; the sum is the compute time."""
     return intervals.own_lengths(work.start, np.where(work.codes == COMPUTE, work.end, work.start))
-
-
-def copy_key(kind: str, memory: str) -> str:
-    """Return the exposed account of one kind of copy: "h2d pageable"."""
-    return f"{kind} {memory}"
 
 
 def exposed_work(work: Activity, copies: Copies) -> dict[str, Intervals]:
@@ -43,7 +34,7 @@ def exposed_work(work: Activity, copies: Copies) -> dict[str, Intervals]:
     """
     exposed: dict[str, Intervals] = {}
     earlier = [work.compute]
-    for key, members in _members_by_kind(work, copies):
+    for key, members in members_by_kind(work, copies).items():
         times = intervals.union(work.start[members], work.end[members], ordered=True)
         exposed[key] = times
         for other in earlier:
@@ -52,18 +43,23 @@ def exposed_work(work: Activity, copies: Copies) -> dict[str, Intervals]:
     return exposed
 
 
-def _members_by_kind(work: Activity, copies: Copies) -> Iterator[tuple[str, Times]]:
-    yield COMMUNICATION, np.flatnonzero(work.codes == CLASSES.index("communication"))
-    for kind, memory, members in copies.groups():
-        yield copy_key(kind, memory), members
-    yield MEMSET, np.flatnonzero(work.codes == CLASSES.index("memset"))
+def open_ledger(device: GpuWork, *, covers_run: bool, holes: Sequence[Window] = ()) -> Ledger:
+    """Open the accounts of the time that a device lost.
 
-
-def open_ledger(device: GpuWork, *, covers_run: bool) -> Ledger:
-    """Open the accounts of the time that a device lost. In iterations, time after the end of its work is not lost."""
+    In iterations, time after the end of its work is not lost. In `holes` the capture lacks GPU work. Exposed time
+    there is not lost, and a gap that overlaps a hole is not lost.
+    """
     exposed = exposed_work(device.activity, device.copies)
     ends = (None, None) if covers_run else _ends_of_work(device, exposed)
-    return Ledger.from_gaps(device.gaps, exposed, own_compute(device.activity), *ends)
+    ledger = Ledger.from_gaps(device.gaps, exposed, own_compute(device.activity), *ends)
+    if holes:
+        times = Intervals(*(np.array([getattr(hole, edge) for hole in holes], np.int64) for edge in ("start", "end")))
+        start, end = (device.gaps.frame[edge].to_numpy() for edge in ("start", "end"))
+        unknown = intervals.covered_length(times, start, end) > 0
+        for account in ledger.idle.values():
+            account[unknown] = 0
+        ledger.exposed = {key: intervals.subtract(work, times) for key, work in ledger.exposed.items()}
+    return ledger
 
 
 def _ends_of_work(device: GpuWork, exposed: Mapping[str, Intervals]) -> tuple[int | None, int | None]:
@@ -74,7 +70,11 @@ def _ends_of_work(device: GpuWork, exposed: Mapping[str, Intervals]) -> tuple[in
     until the last copy or kernel. Idle time counts until both, because the host keeps a copy of results waiting.
     """
     work = device.activity
-    copying = [times for key, times in exposed.items() if key not in NOT_COPIES and not key.startswith("um_")]
+    copying = [
+        times
+        for key, times in exposed.items()
+        if key not in (COMMUNICATION_WORK, MEMSET_WORK) and not key.startswith("um_")
+    ]
     kernel, copy = (
         max((int(times.end[-1]) for times in unions if len(times.end)), default=BEFORE_ALL)
         for unions in ((work.compute, work.communication), copying)
@@ -92,11 +92,11 @@ def steady_use(trace: Trace, use: DeviceUse, work: Activity) -> DeviceUse:
     steady = use.steady
     if steady.window == use.window:
         return use
-    stream, source = (work.select(trace.operations[name].to_physical().to_numpy()) for name in ("stream", "source"))
-    members, streams = dict(intervals.rows_by_code(stream)), []
-    for row in use.streams:
-        if row.stream in members:
-            figures = stream_figures(work, members[row.stream], source == KERNEL)
-            streams.append(replace(row, **figures, gap_count=0, gap_ns=0, causes={}))
+    figures = StreamWork.of_device(trace, work).figures(trace)
+    streams = [
+        replace(row, **{**figures[row.stream], "bytes": row.bytes}, gap_count=0, gap_ns=0)
+        for row in use.streams
+        if row.stream in figures
+    ]
     tables = {**use.tables, **steady.tables, "streams": use.tables["streams"].with_rows(tuple(streams))}
     return replace(use, **(steady.figures() | {"tables": tables}))

@@ -8,17 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from functools import cached_property, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import Intervals, Rows, Times, index_ranges, sorted_unique
-from traceview.measure.activity import Activity
+from traceview.intervals import Intervals, Rows, Times, index_ranges, rows_by_code, sorted_unique
+from traceview.measure.activity import Activity, Copies
 from traceview.measure.nvtx import Nesting, annotating_threads
-from traceview.measure.overlap import Copies
+from traceview.measure.shared_work import codes_of
 from traceview.model.analysis import Analysis, DeviceUse, Gaps, HostUse, NotMeasured
 from traceview.model.findings import Place
 from traceview.model.program import Program
@@ -28,6 +28,8 @@ from traceview.pricing.ledger import Claim, sum_columns
 from traceview.pricing.speedups import KernelSequence
 from traceview.pricing.texts import Entry
 
+Keys = ParamSpec("Keys")
+Result = TypeVar("Result")
 Mask = NDArray[np.bool_]
 NUMBER = re.compile(r"-?\d+(?![A-Za-z])")
 
@@ -89,6 +91,11 @@ class GpuWork:
         return self.gaps.frame["operation"].fill_null(-1).to_numpy()
 
     @cached_property
+    def gap_before(self) -> Rows:
+        """The operation (row of Trace.operations) that ends last before each gap, or -1."""
+        return self.gaps.frame["before"].fill_null(-1).to_numpy()
+
+    @cached_property
     def gap_thread(self) -> NDArray[np.int16]:
         """The thread (row of Trace.threads) that each gap waits for, or -1."""
         return self.gaps.frame["thread"].fill_null(-1).to_numpy()
@@ -119,18 +126,10 @@ class GpuWork:
     def gaps_before(self, chosen: Mask) -> Times:
         """Return the gaps that end with a chosen operation; `chosen` marks rows of Trace.operations."""
         ending = self.gap_operation
-        gaps: Times = np.flatnonzero(ending >= 0)
-        gaps = gaps[chosen[ending[gaps]]]
+        gaps: Times = np.flatnonzero(np.append(chosen, False)[ending])  # the last one for gaps without an operation
         # The window can end inside the last gap, so that the operation after it is outside.
         cut = len(gaps) and gaps[-1] == len(ending) - 1 and self.starts_after_window(int(ending[-1]))
         return gaps[:-1] if cut else gaps
-
-    def operations_before(self, gaps: Rows | Times) -> Rows:
-        """Return the operation (row of Trace.operations) before each of these gaps: the first that ends there."""
-        rows, start, ending = self.activity.rows, self.gap_start[gaps], self.gap_operation[gaps]
-        place = np.searchsorted(np.maximum.accumulate(self.activity.end), start)
-        before: Rows = np.where(place < len(rows), rows.take(place, mode="clip"), ending) if len(rows) else ending
-        return before
 
     def starts_after_window(self, operation: int) -> bool:
         """Return whether an operation (row of Trace.operations) starts after the time that findings cover."""
@@ -145,10 +144,10 @@ class GpuWork:
 
     def column(self, name: str) -> NDArray[Any]:
         """Return a column of Trace.operations for the device's work; an Enum column as codes."""
-        return self.activity.select(self.trace.operations[name].to_physical().to_numpy())
+        return self.activity.select(codes_of(self.trace.operations, name))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MeasuredCapture:
     """A capture as rules see it.
 
@@ -159,6 +158,11 @@ class MeasuredCapture:
 
     analysis: Analysis
     devices: tuple[GpuWork, ...]
+
+    @cached_property
+    def kept(self) -> dict[object, Any]:
+        """The results of functions with once_per_capture."""
+        return {}
 
     @cached_property
     def annotating(self) -> Times:
@@ -233,8 +237,8 @@ class MeasuredCapture:
         """
         index, begin = [np.arange(len(thread))], [times.start]
         nesting = self.nesting
-        for row in np.unique(thread).tolist():
-            own = np.flatnonzero(thread == row)
+        for code, own in rows_by_code(thread + 1):  # -1: unknown
+            row = code - 1
             known = [nesting.edges[each] for each in {row, int(self.annotating[row])} if each in nesting.edges]
             sides = [side[first:last] for first, last in known for side in (nesting.start, nesting.end)]
             edges = sorted_unique(np.concatenate(sides)) if sides else times.start[:0]
@@ -256,12 +260,25 @@ class MeasuredCapture:
         texts = self.trace.ranges["name"]
         code = np.full(len(ranges), -1, np.int64)
         known = np.flatnonzero(ranges >= 0)
-        code[known] = texts.to_physical().to_numpy()[ranges[known]]
+        code[known] = codes_of(self.trace.ranges, "name")[ranges[known]]
         codes, which = np.unique(code, return_inverse=True)
         known_texts = categories(texts) if len(known) else []
         names = [fold_numbers(known_texts[number]) if number >= 0 else "" for number in codes.tolist()]
         index = {name: at for at, name in enumerate(dict.fromkeys(names))}
         return list(index), np.array([index[name] for name in names], np.int64)[which]
+
+
+def once_per_capture(function: Callable[Concatenate[MeasuredCapture, Keys], Result]) -> Callable[..., Result]:
+    """Return a function of a capture and hashable values with its results kept: GPUs of one process share them."""
+
+    @wraps(function)
+    def result_of(capture: MeasuredCapture, *values: Keys.args, **named: Keys.kwargs) -> Result:
+        key = function, *values, *named.items()
+        if key not in capture.kept:
+            capture.kept[key] = function(capture, *values, **named)
+        return cast("Result", capture.kept[key])
+
+    return result_of
 
 
 def fold_numbers(name: str) -> str:

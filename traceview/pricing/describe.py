@@ -16,14 +16,15 @@ import numpy as np
 import polars as pl
 
 from traceview.intervals import Times
+from traceview.measure.exposure import COMMUNICATION_WORK
 from traceview.model.analysis import Analysis, DeviceUse, Gaps, HostStates, Iterations, NotMeasured
 from traceview.model.catalogue import read_toml
 from traceview.model.findings import NO_GAIN, Finding, Place
+from traceview.model.names import title_name, with_title_names
 from traceview.model.rows import SourceLine, place_text
-from traceview.model.stacks import SYSTEM_MODULE, HostEvidence, HostPlace
-from traceview.model.trace import Note, Trace
-from traceview.model.units import SIZES, TIMES, duration, plain, quantity, share
-from traceview.pricing.accounts import COMMUNICATION
+from traceview.model.stacks import SYSTEM_FUNCTION, SYSTEM_MODULE, HostEvidence, HostPlace
+from traceview.model.trace import Note
+from traceview.model.units import SIZES, TIMES, duration, quantity, share
 from traceview.pricing.base import MIN_SHARE, FindingDraft, GpuWork, severity_from_share
 from traceview.pricing.ledger import Claim, GapClaim, Grant, KernelClaim
 from traceview.pricing.packages import AnyRule, entry_of
@@ -125,8 +126,9 @@ def _sample_gaps(idle: Times) -> Times:
 
 
 def _names_who(line: SourceLine) -> bool:
-    """Return whether a line shows more than the C library, the system, or an unknown function."""
-    return bool(line.line) or not (line.function.startswith("(") or re.search(SYSTEM_MODULE, line.file))
+    """Return whether a line shows more than a runtime, the system, or an unknown function."""
+    unknown = line.function.startswith("(") or re.search(SYSTEM_FUNCTION, line.function)
+    return bool(line.line) or not (unknown or re.search(SYSTEM_MODULE, line.file))
 
 
 def _host_line(line: SourceLine, time_ns: int, states: HostStates, evidence: HostEvidence, whole: str) -> FindingPlace:
@@ -183,6 +185,8 @@ def _state_place(states: HostStates, total: int, scale: float, whole: str) -> Fi
 
 def _remedy(state: str, call: str, awaited: str) -> str:
     """Return the advice on a state of the host in one line; "" if the place needs none of its own."""
+    if "autograd" in awaited:
+        return "Make the backward pass launch faster: compile it, or launch less."
     if awaited:
         return f"Start the work of {awaited} earlier, or make it faster."
     if call:
@@ -264,11 +268,12 @@ def describe(analysis: Analysis, draft: FindingDraft, texts: FindingTexts, price
     whole = "it" if "{cost}" in texts.templates["title"] else "the cost"
     place = name_place(analysis.trace.evidence, draft.claims, details.host, whole)
     texts = texts.at_known_place() if place.where else texts
+    at_place = place.remedy if "known" in texts.templates else ""
     is_hidden = draft.once and price.share <= MOSTLY  # a longer run hides it
     return Finding(
         id=draft.id,
         severity="low" if texts["no_gain"] or is_hidden else severity_from_share(price.unprofiled_share),
-        title=texts["title"] + place.where,
+        title=with_title_names(texts["title"] + place.where),
         evidence=draft.evidence or details.places,
         cost_ns=price.total,
         advice=place.advice + texts["advice"],
@@ -282,7 +287,10 @@ def describe(analysis: Analysis, draft: FindingDraft, texts: FindingTexts, price
         claims="compute" if details.computes else "waiting",
         host=place.place,
         change=texts["change"],
-        remedy=(place.remedy if "known" in texts.templates else "") or texts["remedy"],
+        loss=texts["loss"],
+        effect="" if at_place else texts["effect"],
+        remedy=at_place or texts["remedy"],
+        otherwise=texts["otherwise"],
         gain=replace(NO_GAIN, reason=texts["no_gain"]),
         once=draft.once,
     )
@@ -304,11 +312,13 @@ def _unprofiled_cost_per_iteration(analysis: Analysis, price: Price) -> int | No
     return min(each * (price.total - price.profiler) // max(price.total, 1), iterations.unprofiled.mean_ns)
 
 
-def texts_of_draft(rule: AnyRule, draft: FindingDraft, trace: Trace, price: Price) -> FindingTexts | None:
-    """Return the texts of a draft at a price; None if its remedy does not apply to the program of the trace."""
+def texts_of_draft(rule: AnyRule, draft: FindingDraft, analysis: Analysis, price: Price) -> FindingTexts | None:
+    """Return the texts of a draft at a price; None if its remedy does not apply to the program."""
     words = zip(PRICED, (duration(price.total), share(price.share, 1), f"{price.gaps:,}"), strict=True)
     values = {**draft.values, **dict(words)}
-    return texts_for(entry_of(rule, draft.id), draft.case, trace.program, values, trace.info.profiler)
+    repeats = not isinstance(analysis.iterations, NotMeasured)
+    entry, profiler = entry_of(rule, draft.id), analysis.info.profiler
+    return texts_for(entry, draft.case, analysis.program, values, profiler, repeats=repeats)
 
 
 class PricedFinding(NamedTuple):
@@ -350,8 +360,8 @@ def decisive_cost(finding: Finding) -> int:
     return finding.cost_ns if finding.unprofiled_cost_ns is None else finding.unprofiled_cost_ns
 
 
-def stated_doubt(draft: FindingDraft, doubts: Sequence[Note]) -> str | None:
-    """Return the first statement of a note that affects the finding or the time that it claims; None without one."""
+def affected_words(draft: FindingDraft) -> set[str]:
+    """Return the words of Note.affects that affect a finding or the time that it claims."""
     words = {draft.id, "findings"}
     for claim in draft.claims:
         if isinstance(claim, GapClaim):
@@ -359,7 +369,12 @@ def stated_doubt(draft: FindingDraft, doubts: Sequence[Note]) -> str | None:
         elif isinstance(claim, KernelClaim):
             words.add("compute")
         else:
-            words |= {COMMUNICATION if key == COMMUNICATION else "copies" for key in claim.keys}
+            words |= {COMMUNICATION_WORK if key == COMMUNICATION_WORK else "copies" for key in claim.keys}
+    return words
+
+
+def stated_doubt(words: set[str], doubts: Sequence[Note]) -> str | None:
+    """Return the first statement of a note that affects one of these words (see affected_words); None without one."""
     text = next((note.text for note in doubts if not words.isdisjoint(note.affects)), None)
     return None if text is None else re.split(r"[:;.] ", text, maxsplit=1)[0]
 
@@ -382,13 +397,23 @@ def with_stall(finding: Finding, iterations: Iterations | NotMeasured) -> Findin
     others = max(each * iterations.counted - cost, 0) // (iterations.counted - 1)
     if cost < MIN_STALL_SHARE * finding.cost_ns or cost < MIN_RATIO * others:
         return finding
-    name = f"`{plain(iterations.per_iteration[number].name, 60)}`"
+    if _ends_loop(number, iterations):
+        effect = "a shorter pause between the loops" if cost > MOSTLY * finding.cost_ns else finding.effect
+        return replace(finding, title=f"{finding.title}; {duration(cost)} between two loops", effect=effect)
+    name = f"`{title_name(iterations.per_iteration[number].name)}`"
     rest = quantity(iterations.counted - 1, "other iteration")
     return replace(
         finding,
-        title=f"{finding.title}; {duration(cost)} of it in {name}",
+        title=f"{finding.title}; {duration(cost)} in {name} alone",
         advice=f"{name} stalls: the {rest} cost {duration(others)} each. {finding.advice}",
     )
+
+
+def _ends_loop(number: int, iterations: Iterations) -> bool:
+    """Return whether a loop ends with an iteration, and all kinds of iterations after it begin with the next one."""
+    before = [kind.count for kind in iterations.kinds if kind.first <= number]
+    begins = any(kind.first == number + 1 for kind in iterations.kinds)
+    return begins and sum(before) == number + 1 - iterations.skipped
 
 
 def _costs_by_iteration(finding: Finding, iterations: Iterations) -> Counter[int]:

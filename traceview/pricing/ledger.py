@@ -8,7 +8,7 @@ at most once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from traceview import intervals
 from traceview.intervals import EMPTY, Intervals, Rows, Times, integer_type
 from traceview.model.analysis import Gaps
+from traceview.model.frozen import dataclass
 from traceview.model.trace import Window
 
 

@@ -34,50 +34,30 @@ def _idle_place(trace: Trace, device: GpuWork, row: int, cost: int, label: str) 
     start, end = int(device.gap_start[row]), int(device.gap_end[row])
     share = "" if cost >= end - start else f", of which {duration(cost)}"
     following = "" if operation < 0 else f"; next operation: {trace.operations['name'][operation]}"
-    return Place(
-        text=f"GPU idle for {duration(end - start)}{share}: {label}{following}",
-        start_ns=start,
-        end_ns=end,
-        device=device.id,
-        stream=None if operation < 0 else int(trace.operations["stream"][operation]),
-        thread=None if thread < 0 else thread,
-        cost_ns=cost,
-    )
+    text = f"GPU idle for {duration(end - start)}{share}: {label}{following}"
+    stream = None if operation < 0 else int(trace.operations["stream"][operation])
+    return Place(text, start, end, device.id, stream, None if thread < 0 else thread, cost)
 
 
 def _compute_place(trace: Trace, device: GpuWork, position: int, cost: int, label: str) -> Place:
-    work = device.activity
-    operation = trace.operations.row(int(work.rows[position]), named=True)
-    start, end, launch = int(work.start[position]), int(work.end[position]), operation["launch"]
-    return Place(
-        text=f"{operation['name']}: {duration(end - start)}, {label}",
-        start_ns=start,
-        end_ns=end,
-        device=device.id,
-        stream=operation["stream"],
-        thread=None if launch is None else int(trace.api["thread"][launch]),
-        cost_ns=cost,
-    )
+    start, end = int(device.activity.start[position]), int(device.activity.end[position])
+    name, stream, thread = _operation_at(trace, device, position)
+    return Place(f"{name}: {duration(end - start)}, {label}", start, end, device.id, stream, thread, cost)
 
 
 def _exposed_place(trace: Trace, device: GpuWork, start: int, end: int, label: str) -> Place:
-    work = device.activity
+    work, text = device.activity, f"{duration(end - start)} without compute: {label}"
     begun = int(np.searchsorted(work.start, start, side="right"))
     running = np.flatnonzero((work.end[:begun] > start) & (work.codes[:begun] != COMPUTE))
-    name, stream, thread = "", None, None
-    if len(running):
-        # The same order as in the ledger: communication, copy, memset.
-        first = running[np.argmin(work.codes[running])]
-        operation = trace.operations.row(int(work.rows[first]), named=True)
-        stream, launch = operation["stream"], operation["launch"]
-        thread = None if launch is None else int(trace.api["thread"][launch])
-        name = f"{operation['name']}: "
-    return Place(
-        text=f"{name}{duration(end - start)} without compute: {label}",
-        start_ns=start,
-        end_ns=end,
-        device=device.id,
-        stream=stream,
-        thread=thread,
-        cost_ns=end - start,
-    )
+    if len(running) == 0:
+        return Place(text, start, end, device.id, cost_ns=end - start)
+    # The same order as in the ledger: communication, copy, memset.
+    name, stream, thread = _operation_at(trace, device, int(running[np.argmin(work.codes[running])]))
+    return Place(f"{name}: {text}", start, end, device.id, stream, thread, end - start)
+
+
+def _operation_at(trace: Trace, device: GpuWork, position: int) -> tuple[str, int, int | None]:
+    """Return the name, the stream and the launching thread of an operation by its index in the device's activity."""
+    operation = trace.operations.row(int(device.activity.rows[position]), named=True)
+    launch = operation["launch"]
+    return operation["name"], operation["stream"], None if launch is None else int(trace.api["thread"][launch])

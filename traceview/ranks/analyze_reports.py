@@ -18,9 +18,9 @@ from traceview.ranks.worker import Task, read
 from traceview.read import parquet
 from traceview.read.formats import RANK_IN_NAME, kind_of, rank_traces, trace_rank
 from traceview.read.kineto import KinetoReader
-from traceview.read.memory import BYTES_PER_FILE_BYTE, BYTES_PER_PROCESS, free_memory
 from traceview.read.nsys_rep import CHOSEN
 from traceview.read.source import MAX_DECODED, display_name
+from traceview.read.stretch import BYTES_PER_FILE_BYTE, BYTES_PER_PROCESS, free_memory
 
 Progress = Callable[[str, float], None]
 
@@ -32,11 +32,20 @@ def fleet(
     workers: int | None = None,
     margin: float = DEFAULT_MARGIN,
 ) -> Fleet:
-    """Combine the reports of many ranks: files, folders and patterns such as "runs/rank*.sqlite".
+    """Combine the reports of many ranks (docs/fleet.md).
 
-    `iteration` and `skip` are those of analyze(); `workers` and `margin` are those of analyze_reports().
+    Args:
+        reports: Files, folders, and patterns such as "runs/rank*.sqlite".
+        iteration: A regular expression on the names of the ranges that are iterations, as in `analyze`.
+        skip: The number of warm-up iterations of each rank.
+        workers: The number of processes; by default one per CPU, but no more than have memory.
+        margin: A rank is a straggler if its own time exceeds the others' by this share, from 0 to 1.
 
-    Raises TraceviewError if no report is found or can be read; the result names the skipped reports.
+    Returns:
+        The figures of each rank in ns per iteration, and the reports that were skipped with the reason.
+
+    Raises:
+        TraceviewError: No report is found, or none can be read.
     """
     paths = find_reports([str(report) for report in reports])
     return analyze_reports(paths, iteration=iteration, skip=skip, workers=workers, margin=margin)

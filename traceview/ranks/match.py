@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceview.intervals import Times
 from traceview.model.fleet import Clock, RankResult
+from traceview.model.frozen import dataclass
 from traceview.ranks.collectives import BEFORE_ALL
 
 Index = Times | NDArray[np.bool_] | slice

@@ -13,7 +13,7 @@ from traceview import intervals
 from traceview.errors import NotAnExportError, RequestError
 from traceview.intervals import Times
 from traceview.measure.activity import KERNEL, Activity, active_devices, no_gpu_work
-from traceview.measure.gaps import ThreadStates, device_gaps, find_idle_gaps
+from traceview.measure.gaps import ThreadStates, device_gaps
 from traceview.measure.iterations import IterationRanges, locate_iterations
 from traceview.measure.iterations.kinds import iteration_kinds
 from traceview.measure.iterations.times import IterationLaunches, IterationTimes, MeasuredDevices, breakdown
@@ -83,19 +83,23 @@ def _measure_rank(
     trace: Trace, threads: ThreadStates, work: Activity, iteration: str | None, skip: int | None, notes: list[str]
 ) -> RankResult:
     """Measure one GPU, and add notes on its iterations."""
-    gaps = device_gaps(trace, find_idle_gaps(trace, threads, work))
+    gaps = device_gaps(trace, threads, work)
     located = locate_iterations(trace, [work.device], pattern=iteration, skip=skip)
     steps, begin, numbers, steady = None, EMPTY, EMPTY, work.window
     if isinstance(located, NotMeasured):
         notes.append(located.reason)
     else:
-        where, launched = located
+        where, launched, lost = located
+        if lost.lost:
+            notes.append(f"{lost.lost} of {lost.lost + lost.apart + len(where.start)} iterations lack GPU work")
         if kinds := iteration_kinds(_lengths(where, launched), launched, where.skipped):
             notes.append(f"iterations are of several kinds: {kinds_words(kinds)}")
         devices = MeasuredDevices([work], {work.device: gaps})
         of_periods = partial(breakdown, trace, threads, devices, where.process)
         steps = build_steps(where, launched.finish, of_periods, skip)
         begin, numbers, steady = where.start, iteration_numbers(where)[0], _steady(where, work.window)
+        if lost.holes:
+            steady = steady.within(Window(int(where.start[0]), int(where.end[-1])))
     device = trace.devices.row(work.device, named=True)
     is_kernel = work.select(trace.operations["source"].to_physical().to_numpy()) == KERNEL
     return RankResult(

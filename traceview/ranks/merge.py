@@ -211,6 +211,11 @@ def _cut_notes(labels: Sequence[str], ranks: Sequence[RankResult]) -> Iterator[s
             f"{by_range[0]}{_and_more(by_range)}: iterations are cut where the host begins and ends them, because one "
             "launches no kernels and its end on the GPU is unknown"
         )
+    if any(rank.steps and rank.steps.cut == "gpu" for rank in ranks):
+        yield (
+            "the first iteration of each rank, which `analyze` counts, is left out: the capture does not show when its "
+            "GPU could begin it"
+        )
 
 
 def _report_notes(files: Sequence[str], results: Sequence[ReportResult]) -> list[str]:

@@ -60,10 +60,7 @@ def _placed_capture(contents: ExportContents, fleet: Fleet, report: int, zero: i
         return np.maximum(clock.to_common(times) - zero, 0)
 
     return PlacedCapture(
-        contents=contents,
-        label=report_label(clock.file),
-        to_trace=to_trace,
-        clock=_clock_arguments(clock, zero),
+        contents=contents, label=report_label(clock.file), to_trace=to_trace, clock=_clock_arguments(clock, zero)
     )
 
 

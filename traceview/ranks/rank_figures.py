@@ -6,7 +6,6 @@ From the rows follow the ranks that hold the others up, with their cause and cos
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -18,6 +17,7 @@ from traceview.intervals import Times
 from traceview.model.analysis import CAUSES
 from traceview.model.catalogue import read_toml
 from traceview.model.fleet import Advice, CollectiveGroup, Heat, Rank, RankResult, Straggler
+from traceview.model.frozen import dataclass
 from traceview.model.program import Program
 from traceview.model.units import share
 from traceview.ranks.collectives import EMPTY

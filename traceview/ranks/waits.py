@@ -7,13 +7,14 @@ part of the wait without compute on the same GPU is at least `wait - hidden`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceview.intervals import Times
 from traceview.model.fleet import CollectiveGroup, Pair
+from traceview.model.frozen import dataclass
 from traceview.ranks.match import MatchedCollectives
 
 ABSENT = -1

@@ -7,7 +7,7 @@ long as its shortest kernel: the one of the rank that waits for none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from traceview.errors import RequestError
 from traceview.intervals import Times
 from traceview.model.analysis import Analysis, AnalysisOptions
 from traceview.model.fleet import Fleet
+from traceview.model.frozen import dataclass
 from traceview.model.trace import Note, names_match
 from traceview.model.units import duration
 from traceview.model.whatif import NotApplicable, Prediction, WhatIf
@@ -26,11 +27,12 @@ from traceview.ranks.analyze_reports import report_names
 from traceview.ranks.measure_report import measure_trace
 from traceview.ranks.merge import merge
 from traceview.ranks.merged_trace import NONE, collective_numbers
-from traceview.replay.build import NEVER, build
+from traceview.replay.build import build
 from traceview.replay.changes import CHANGES, GraphChange, compute_changes
 from traceview.replay.changes.base import COMMUNICATION
-from traceview.replay.constants import CAPTURE_NOISE, HIGH, LOW, MIDDLE, REDUCE_CALL, Constants
+from traceview.replay.constants import CAPTURE_NOISE, REDUCE_CALL
 from traceview.replay.graph import (
+    NEVER,
     REDUCE,
     RUN,
     Codes,
@@ -44,7 +46,9 @@ from traceview.replay.graph import (
     path_times,
     replay,
 )
+from traceview.replay.outcome import limit_of
 from traceview.replay.prediction import LEAST_GAIN, MAX_ERROR
+from traceview.replay.ranges import spread
 from traceview.replay.select import LaunchedWork, Selection, select
 
 MAX_JOINED = 24_000  # operations of all ranks in a model, so that a replay takes about 0.2 s
@@ -100,11 +104,11 @@ class _Model:
             self, graphs=tuple(self.graphs[row] for row in left), shared=tuple(self.shared[row] for row in left)
         )
 
-    def changed(self, change: GraphChange, ranks: Sequence[int], constants: Constants) -> _Model | str:
+    def changed(self, change: GraphChange, ranks: Sequence[int]) -> _Model | str:
         """Return the model with a change on some ranks, or the reason why it fits none of them."""
         graphs, reason = list(self.graphs), ""
         for rank in ranks:
-            result = change.apply(graphs[rank], constants)
+            result = change.apply(graphs[rank])
             if isinstance(result, str):
                 reason = reason or result
             else:
@@ -117,8 +121,9 @@ class _Scenario(NamedTuple):
     change: str
     title: str
     rests_on: str
-    apply: Callable[[Constants], _Model | str]
+    apply: Callable[[], _Model | str]
     of_communication: bool = False
+    effort: str = "a rewrite"
 
 
 def whatif_ranks(
@@ -259,20 +264,23 @@ def _scenarios(model: _Model) -> Iterator[_Scenario]:
         f"without:{label}",
         f"No rank waits for {label}",
         f"{label} as fast as the others; they take as long as in the captures",
-        lambda _: model.without(slowest),
+        lambda: model.without(slowest),
     )
     for change in _fitting(model.ranks[slowest].analysis):
         for name, where, ranks, rests_on in (
             (f"{change.name}@{label}", label, [slowest], f"{change.rests_on}; {ARRIVALS}"),
             (change.name, "all ranks", everywhere, change.rests_on),
         ):
-            yield _Scenario(name, f"{where}: {change.title}", rests_on, partial(model.changed, change, ranks))
+            yield _Scenario(
+                name, f"{where}: {change.title}", rests_on, partial(model.changed, change, ranks), effort=change.effort
+            )
     yield _Scenario(
         "bf16-gradients",
         "Gradients in bf16",
         "sums in bf16 converge as well; half of the bytes take half of the time beyond a call of a few bytes",
         partial(_half_sums, model),
         of_communication=True,
+        effort="one line",
     )
     for factor in BUCKET_FACTORS:
         yield _Scenario(
@@ -281,6 +289,7 @@ def _scenarios(model: _Model) -> Iterator[_Scenario]:
             f"{factor} all-reduces in one, which starts when the last is ready (bucket_cap_mb)",
             partial(_larger_buckets, model, factor),
             of_communication=True,
+            effort="one line",
         )
 
 
@@ -290,7 +299,7 @@ def _fitting(analysis: Analysis) -> Iterator[GraphChange]:
             yield fitting
 
 
-def _half_sums(model: _Model, _constants: Constants) -> _Model | str:
+def _half_sums(model: _Model) -> _Model | str:
     """Return the model with half of the bytes in sums of 32-bit floats."""
     if not model.sums_floats.any():
         return "no collective sums 32-bit floats, as far as names of kernels say"
@@ -298,7 +307,7 @@ def _half_sums(model: _Model, _constants: Constants) -> _Model | str:
     return replace(model, transfer=model.transfer - np.where(model.sums_floats, beyond // 2, 0))
 
 
-def _larger_buckets(model: _Model, factor: int, _constants: Constants) -> _Model | str:
+def _larger_buckets(model: _Model, factor: int) -> _Model | str:
     """Return the model in which the all-reduces of an iteration go together, `factor` in one."""
     start, used = _starts_and_uses(model)
     transfer, merged = model.transfer.copy(), False
@@ -334,28 +343,29 @@ def _starts_and_uses(model: _Model) -> tuple[Times, Times]:
 
 def _prediction(model: _Model, scenario: _Scenario, error: float) -> Prediction | str:
     """Return the prediction, or the reason why there is none."""
-    times, path = [], {}
-    for constants in (LOW, MIDDLE, HIGH):
-        changed = scenario.apply(constants)
-        if isinstance(changed, str):
-            return changed
-        try:
-            result = replay(changed.joined)
-        except UnfitGraphError as unfit:
-            return f"the order of work does not allow it ({unfit})"
-        times.append(result.per_iteration * model.measured // model.base.per_iteration)
-        if constants is MIDDLE:
-            path = path_times(changed.joined, result)
-    margin = CAPTURE_NOISE + error
+    changed = scenario.apply()
+    if isinstance(changed, str):
+        return changed
+    try:
+        result = replay(changed.joined)
+    except UnfitGraphError as unfit:
+        return f"the order of work does not allow it ({unfit})"
+    replayed = result.per_iteration * model.measured // model.base.per_iteration
+    limit = limit_of(path_times(model.joined, model.base))
+    around = spread([scenario.change], limit)
+    time, low, high = around.around(around.expected(model.measured, replayed), replayed, CAPTURE_NOISE + error)
+    path = path_times(changed.joined, result)
+    total = max(sum(path.values()), 1)
     return Prediction(
         change=scenario.change,
         title=scenario.title,
-        iteration_ns=times[1],
-        low_ns=int(min(times) * (1 - margin)),
-        high_ns=int(max(times) * (1 + margin)),
+        iteration_ns=time,
+        low_ns=low,
+        high_ns=high,
+        effort=scenario.effort,
         rests_on=scenario.rests_on,
         note="",
-        path=path,
+        path={kind: ns * time // total for kind, ns in path.items()},
     )
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from traceview.model.frozen import dataclass
 
 if TYPE_CHECKING:
     from traceview.model.fleet import ReportResult

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol, runtime_checkable
 
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError, RequestError
-from traceview.read.kineto import KinetoReader
+from traceview.read.kineto import KinetoReader, PerfettoReader
 from traceview.read.nsys_rep import NsysReportReader, refuse_other_exports, refuse_stream
 from traceview.read.parquet import TableFolderReader
 from traceview.read.raw import RawCapture, Wanted
@@ -53,10 +53,6 @@ class Packing(NamedTuple):
     open: Callable[[IO[bytes]], Any]
 
 
-def _open_gzip(file: IO[bytes]) -> gzip.GzipFile:
-    return gzip.GzipFile(fileobj=file)
-
-
 def _open_zstd(file: IO[bytes]) -> Any:
     """Open zstd with the standard library (Python 3.14 and later) or with the package zstandard."""
     try:
@@ -69,7 +65,7 @@ def _open_zstd(file: IO[bytes]) -> Any:
 
 
 PACKINGS = (
-    Packing(b"\x1f\x8b", ".gz", "gunzip -k", _open_gzip),
+    Packing(b"\x1f\x8b", ".gz", "gunzip -k", lambda file: gzip.GzipFile(fileobj=file)),
     Packing(b"\xfd7zXZ\x00", ".xz", "unxz -k", lzma.LZMAFile),
     Packing(b"\x28\xb5\x2f\xfd", ".zst", "unzstd", _open_zstd),
 )
@@ -118,8 +114,9 @@ def _check_room(folder: Path, size: int, name: str, command: str) -> None:
 
 def _copy(source: Any, out: IO[bytes], packed_size: int, name: str, command: str) -> None:
     limit, suspicious = MAX_DECODED.get(), max(MIN_SUSPICIOUS, MAX_RATIO * packed_size)
-    written = 0
-    while chunk := _read_chunk(source, name, command):
+    written, is_trace = 0, False
+    while chunk := _read_chunk(source, name, command, partly=is_trace):
+        is_trace = is_trace or (not written and KinetoReader().matches(Path(name), chunk))
         written += len(chunk)
         if written > limit:
             raise ReportError(
@@ -140,16 +137,17 @@ def _copy(source: Any, out: IO[bytes], packed_size: int, name: str, command: str
         raise NotAnExportError(f"{name}: is empty inside; compress the .sqlite file again")
 
 
-def _read_chunk(source: Any, name: str, command: str) -> bytes:
+def _read_chunk(source: Any, name: str, command: str, *, partly: bool) -> bytes:
+    """Return the next bytes, b"" at the end; `partly` makes the place where a file is cut off its end."""
     try:
-        chunk: bytes = source.read(CHUNK_BYTES)
-    except MemoryError:
-        raise
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise _damaged_error(name, command) from error
+        chunk: bytes = source.read1(CHUNK_BYTES)
+    except EOFError as error:
+        if not partly:
+            raise _damaged_error(name, command) from error
+        chunk = b""
     except Exception as error:
         # ZstdError cannot be imported if the package zstandard is absent.
-        if type(error).__name__ != "ZstdError":
+        if not isinstance(error, (OSError, lzma.LZMAError, zlib.error)) and type(error).__name__ != "ZstdError":
             raise
         raise _damaged_error(name, command) from error
     return chunk
@@ -188,9 +186,21 @@ TRACE_WORDS = (b"traceEvents", b"schemaVersion", b"deviceProperties", b"distribu
 # torch writes the ranks before the events, behind the properties of at most 16 GPUs.
 DOCUMENT_HEAD_BYTES = 64 << 10
 DOCUMENT = re.compile(rb'\s*\{\s*"schema_version"\s*:')  # how a document of `traceview COMMAND --json` begins
+CAPTURE_INSTEAD = "capture the program with: nsys profile, or prof.export_chrome_trace('trace.json') of torch.profiler"
+# Files that are taken for captures: their first bytes, and what they are.
+OTHER_FILES = (
+    (
+        re.compile(rb'\s*\{\s*"schema"\s*:\s*"[\w.+-]{1,60}"'),
+        "an execution trace of torch (ExecutionTraceObserver): operators and tensors, without times of the GPU",
+    ),
+    (re.compile(rb"\x80[\x02-\x05]"), "a pickle of Python, such as a snapshot of torch's memory"),
+)
+PERFETTO_SUFFIXES = (".pftrace", ".perfetto-trace")
 RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*(\d{1,9})\b')
 RANK_IN_NAME = re.compile(r"(?i)rank[-_]?(\d{1,9})(?!\d)")
-READERS: tuple[Reader, ...] = (TableFolderReader(), NsysReportReader(), KinetoReader(), SqliteReader())
+READERS: tuple[Reader, ...] = (
+    TableFolderReader(), NsysReportReader(), PerfettoReader(), KinetoReader(), SqliteReader()
+)  # fmt: skip
 
 
 def read_capture(path: str | Path, wanted: Wanted | None = None) -> RawCapture:
@@ -297,9 +307,9 @@ def _read_kind_and_rank(path: Path, *_state: int) -> tuple[str, int | None]:
         return "compressed" if path.stem.endswith((".sqlite", ".json", ".nsys-rep")) else "", None
     inner, head = Path(path.stem) if packing else path, start[:HEAD_BYTES]
     reader = next((reader for reader in READERS if reader.matches(inner, head)), None)
-    if not isinstance(reader, KinetoReader):
+    if not isinstance(reader, (KinetoReader, PerfettoReader)):
         return reader.kind if reader else "", None
-    if not any(word in head for word in TRACE_WORDS):
+    if isinstance(reader, KinetoReader) and not any(word in head for word in TRACE_WORDS):
         return "", None
     stated = RANK.search(start)
     rank = stated[1].decode() if stated else next(iter(RANK_IN_NAME.findall(path.name)), None)
@@ -355,12 +365,17 @@ def _reader_of(path: Path) -> Reader:
     head = read_head(path)
     refuse_pointer(path, head)
     refuse_other_exports(path, head)
+    reader = next((reader for reader in READERS if reader.matches(path, head)), None)
+    what = next((what for begin, what in OTHER_FILES if begin.match(head)), "")
+    if reader is None and head and path.suffix in PERFETTO_SUFFIXES:
+        what = "not a Perfetto trace that torch.profiler writes"
+    if what:
+        raise NotAnExportError(f"{display_name(path)}: {what}; {CAPTURE_INSTEAD}")
     if DOCUMENT.match(head):
         raise NotAnExportError(
             f"{display_name(path)}: is a JSON document of traceview, which `traceview compare` alone reads, not "
             "compressed; name the report"
         )
-    reader = next((reader for reader in READERS if reader.matches(path, head)), None)
     if reader is None:
         if head:
             refuse_stream(path, head)

@@ -68,7 +68,8 @@ class TableFolderReader:
         size = DecodedSize(display_name(path))
         files = {file.stem: file for file in _table_files(path) if file.stem in (*raw.TABLES, *META_TABLES)}
         _check_tables(list(files.values()), size)
-        problems: list[str] = []
+        versioned = [file.stem for file in _table_files(path) if raw.known_table(file.stem)]
+        problems = list(map(raw.problem_of_unread, versioned))
         tables = {name: _read_table(files[name], name, size, problems) for name in raw.TABLES if name in files}
         version, schema = _stated_versions(files, size)
         return RawCapture(path.name, version, schema, tables, tuple(problems))

@@ -11,7 +11,7 @@ little-endian words: flags (32 bits; 2: the thread holds the interpreter lock), 
 then function, file and line of each frame (64 bits each), the innermost frame first. Function and file are ids of
 StringIds. The mark belongs to the sampling thread; its category numbers the sampled Python thread.
 
-`nsys export --type json` (`jsonlines` since 2025) has one record per line, which is decoded in blocks of lines. Figures
+`nsys export --type json` (`jsonlines` since 2025) has one record per line. Figures
 come from the SQLite export: the JSON export adds what it lacks.
 """
 
@@ -34,70 +34,14 @@ from traceview.read import raw
 from traceview.read.source import DecodedSize, display_name
 from traceview.read.sqlite.database import Export, typed
 
-BLOCK_BYTES = 8 << 20
-SPARSE_BYTES = 4 << 10  # bytes of text for each wanted line, from which lines are cut out one by one
-MAX_LINE_BYTES = 1 << 30  # all strings of a report are one line
 FIRST_RECORD = re.compile(rb'\s*\{\s*"(?:Type"\s*:\s*\d|data"\s*:\s*\[|type"\s*:\s*"(?:String|ThreadName)")')
-RECORD = r'^\s*\{\s*"Type"\s*:\s*\d+\s*,\s*"'
+EVENT = re.compile(rb'\s*\{\s*"Type"\s*:\s*\d+\s*,\s*"NvtxEvent"')
 DECODE_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, ValueError)
 
 
 def is_export(head: bytes) -> bool:
     """Return whether a file with these first bytes is a JSON export."""
     return FIRST_RECORD.match(head) is not None
-
-
-def records(path: Path, event: str, fields: Mapping[str, pl.DataType], containing: str = "") -> Iterator[pl.DataFrame]:
-    """Yield the fields of every record of an event kind such as "NvtxEvent", one frame per block of lines.
-
-    `containing` is a text that the wanted records contain. nsys writes numbers as texts. A field that a record lacks
-    is null. Raises DamagedExportError or ReportError.
-    """
-    schema = pl.Struct({event: pl.Struct(dict(fields))})
-    try:
-        for lines in _line_blocks(path, containing.encode()):
-            near = lines.filter(lines.str.contains(containing, literal=True)) if containing else lines
-            chosen = near.filter(near.str.contains(f'{RECORD}{event}"'))
-            yield chosen.str.json_decode(schema).struct.field(event).struct.unnest()
-    except OSError as error:
-        raise ReportError(f"{display_name(path)}: cannot be read ({error.strerror}); check its permissions") from None
-    except DECODE_ERRORS:
-        raise DamagedExportError(
-            f"{display_name(path)}: cut off or damaged; export it again: nsys export --type json REPORT.nsys-rep"
-        ) from None
-
-
-def _line_blocks(path: Path, containing: bytes) -> Iterator[pl.Series]:
-    """Yield complete lines in blocks of megabytes; lines without `containing` may be left out.
-
-    Raises OSError, and ValueError for a line beyond MAX_LINE_BYTES.
-    """
-    rest = b""
-    with path.open("rb") as file:
-        while block := file.read(max(BLOCK_BYTES, len(rest))):
-            complete, end, rest = (rest + block).rpartition(b"\n")
-            if len(rest) > MAX_LINE_BYTES:
-                raise ValueError("a line is too long")
-            if end:
-                yield _lines(_lines_with(containing, complete))
-    yield _lines(_lines_with(containing, rest))
-
-
-def _lines_with(word: bytes, text: bytes) -> bytes:
-    """Return the lines that contain a word; the whole text if many do, because their lines are cut faster together."""
-    if not word or text.count(word) * SPARSE_BYTES > len(text):
-        return text
-    lines, at = [], text.find(word)
-    while at >= 0:
-        end = text.find(b"\n", at)
-        end = len(text) if end < 0 else end
-        lines.append(text[text.rfind(b"\n", 0, at) + 1 : end])
-        at = text.find(word, end)
-    return b"\n".join(lines)
-
-
-def _lines(text: bytes) -> pl.Series:
-    return pl.Series(text.decode("utf-8", "replace").split("\n"), dtype=pl.String)
 
 
 BATCH_ROWS = 20_000  # payloads of about 1 kB
@@ -110,14 +54,29 @@ JSON_FIELDS = {
 }
 
 
-def _json_payloads(path: Path) -> Iterator[pl.DataFrame]:
-    """Yield the events of a JSON export with a payload: start, globalTid, category, and payload in base64."""
-    for events in records(path, "NvtxEvent", JSON_FIELDS, '"BinaryData"'):
-        data = events["Payload"].struct.field("BinaryData").list.first().struct.field("Data")
-        yield events.select(
-            *(pl.col(field).cast(pl.Int64, strict=False).alias(name) for field, name in JSON_NUMBERS.items()),
-            data.alias("payload"),
-        )
+def json_payloads(path: Path) -> Iterator[pl.DataFrame]:
+    """Yield the events of a JSON export with a payload: start, globalTid, category, and payload in base64.
+
+    nsys writes numbers as texts. Raises DamagedExportError or ReportError.
+    """
+    schema = pl.Struct({"NvtxEvent": pl.Struct(JSON_FIELDS)})
+    try:
+        with path.open("rb") as file:
+            lines = (line for line in file if b'"BinaryData"' in line and EVENT.match(line))
+            while batch := list(islice(lines, BATCH_ROWS)):
+                texts = pl.Series([line.decode("utf-8", "replace") for line in batch])
+                events = texts.str.json_decode(schema).struct.field("NvtxEvent").struct.unnest()
+                data = events["Payload"].struct.field("BinaryData").list.first().struct.field("Data")
+                yield events.select(
+                    *(pl.col(field).cast(pl.Int64, strict=False).alias(name) for field, name in JSON_NUMBERS.items()),
+                    data.alias("payload"),
+                )
+    except OSError as error:
+        raise ReportError(f"{display_name(path)}: cannot be read ({error.strerror}); check its permissions") from None
+    except DECODE_ERRORS:
+        raise DamagedExportError(
+            f"{display_name(path)}: cut off or damaged; export it again: nsys export --type json REPORT.nsys-rep"
+        ) from None
 
 
 STACK_DOMAIN = "Python Backtrace"
@@ -164,7 +123,7 @@ def _mark_blocks(export: Export, marks: pl.DataFrame) -> Iterator[Block]:
 
 def json_samples(path: Path) -> dict[str, pl.DataFrame]:
     """Return the Python samples of a JSON export as tables. Raises DamagedExportError or ReportError."""
-    events = (events.drop_nulls("category") for events in _json_payloads(path))  # NCCL's payloads have none
+    events = (events.drop_nulls("category") for events in json_payloads(path))  # NCCL's payloads have none
     return stack_tables(((own.select(COLUMNS), own["payload"]) for own in events), DecodedSize(display_name(path)))
 
 
@@ -261,7 +220,7 @@ def calls_from_json(path: Path, tables: Mapping[str, pl.DataFrame], name: str) -
         .select("start", "end", "globalTid", pl.coalesce("text", "registered").alias("name"))
         .unique(("start", "globalTid"), keep="first", maintain_order=True)
     )
-    for events in _json_payloads(path):
+    for events in json_payloads(path):
         payloads = events.select("start", "globalTid", pl.col("payload").str.decode("base64", strict=False))
         known = pl.col("payload").bin.size().is_between(BOTH_WORDS, MAX_PAYLOAD_BYTES)
         calls = payloads.filter(known).join(named, on=("start", "globalTid"), maintain_order="left")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import polars as pl
 
 from traceview.errors import DamagedExportError
+from traceview.model.frozen import dataclass
 from traceview.model.trace import Note, Window
 from traceview.model.units import duration, quantity
 
@@ -129,10 +131,7 @@ TABLES: Mapping[str, WantedColumns] = {
     SYNCHRONIZATION: WantedColumns(("contextId", "streamId", "correlationId", "globalPid", "syncType"), ("eventId",)),
     CUDA_EVENT: WantedColumns(("contextId", "streamId", "correlationId", "globalPid"), ("eventId",)),
     NVTX: WantedColumns(
-        ("start", "end", "eventType", "globalTid"),
-        ("text", "textId", "domainId"),
-        text=("text",),
-        health=("category",),
+        ("start", "end", "eventType", "globalTid"), ("text", "textId", "domainId"), text=("text",), health=("category",)
     ),
     OVERHEAD: WantedColumns(("start", "end")),
     CUPTI_OVERHEAD: WantedColumns(("start", "end", "overheadType"), ("globalTid",)),
@@ -157,7 +156,7 @@ TABLES: Mapping[str, WantedColumns] = {
     PROGRAM: WantedColumns(("name", "value"), text=("name", "value")),
     STRINGS: WantedColumns(("id", "value"), text=("value",)),
     "TARGET_INFO_GPU": WantedColumns(
-        (), ("id", "name", "cuDevice", *GPU_LIMITS, "computeMajor", "computeMinor"), ("name",)
+        (), ("id", "name", "cuDevice", "isDiscrete", *GPU_LIMITS, "computeMajor", "computeMinor"), ("name",)
     ),
     "TARGET_INFO_CUDA_DEVICE": WantedColumns((), ("gpuId", "cudaId", "pid", "uuid"), ("uuid",)),
     "TARGET_INFO_CUDA_STREAM": WantedColumns(("streamId", "processId", "contextId"), ("flag",)),
@@ -177,6 +176,11 @@ TABLES: Mapping[str, WantedColumns] = {
 }
 
 GPU_WORK = (KERNEL, MEMCPY, MEMSET, GRAPH)
+# The columns of the largest tables that hold at most 32 bits, and that code which joins them expects to be narrow.
+NARROW: Mapping[str, Mapping[str, type[np.integer[Any]]]] = {
+    KERNEL: {"correlationId": np.uint32},
+    RUNTIME: {"correlationId": np.uint32, "nameId": np.int32},
+}
 # Every figure needs the times in these tables; an export without the others is still useful.
 ESSENTIAL = (*GPU_WORK, RUNTIME, NVTX, OVERHEAD)
 
@@ -200,6 +204,17 @@ def wanted_columns(
     if table in ESSENTIAL and absent:
         problems.append(f"{table} has no column {', '.join(absent)}")
     return [column for column in wanted.columns if column in present]
+
+
+def known_table(table: str) -> str | None:
+    """Return the table that a name with a version stands for, as CUPTI_ACTIVITY_KIND_KERNEL_V3 does; None for none."""
+    name = re.sub(r"_V\d+$", "", table)
+    return name if name != table and name in TABLES and table not in TABLES else None
+
+
+def problem_of_unread(table: str) -> str:
+    """Return the note on a table that known_table knows: "CUPTI_ACTIVITY_KIND_KERNEL_V3 is not read: ..."."""
+    return f"{table} has rows and is ignored: this version reads {known_table(table)} alone; report the version of nsys"
 
 
 def creates_domain(name: str) -> pl.Expr:
@@ -288,9 +303,10 @@ class Stretch(NamedTuple):
 class RawCapture(NamedTuple):
     """One capture as read: `tables` holds the TABLES that exist, each with the wanted columns that exist.
 
-    Integers are Int64 and texts String. A value of another type is null, and its row is counted in `problems`; a time
-    of another type is NOT_A_TIME, because a null end means a range that was open when the capture ended. `profiler` is
-    the program that made the capture; readers of other profilers' captures convert them to these tables.
+    Integers are Int64, or narrower in the columns NARROW, and texts String. A value of another type is null, and its
+    row is counted in `problems`; a time of another type is NOT_A_TIME, because a null end means a range that was open
+    when the capture ended. `profiler` is the program that made the capture; readers of other profilers' captures
+    convert them to these tables.
 
     A reader may return the SHAPE_COLUMNS of kernels apart: `shapes` then has them, and the column SHAPE of KERNEL has
     the row in it. `stretch` is the part of a capture larger than memory that was read.

@@ -15,11 +15,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import Intervals, Times, clip, covered_length, length, union
+from traceview.intervals import Intervals, Times, clip, covered_length, length, rows_by_code, union
 from traceview.measure.loading import MIN_LOADING, BatchCopies, is_input
 from traceview.measure.shared_work import launch_rows
 from traceview.model.peaks import pinned_rate
-from traceview.model.trace import KINDS, MEMORIES, ROLES, Trace, names_load_data, names_match
+from traceview.model.trace import CLASSES, KINDS, MEMORIES, ROLES, Trace, names_load_data, names_match
 from traceview.replay.constants import (
     ASYNC_CALL,
     KERNEL_GAP,
@@ -35,6 +35,7 @@ from traceview.replay.graph import (
     EVENT,
     GAP,
     LAUNCH,
+    NEVER,
     QUEUE,
     RUN,
     STREAM,
@@ -246,9 +247,11 @@ def queue_edges(calls: GraphCalls, ops: Operations, edges: Edges) -> Edges:
     therefore waits inside launch calls. Such a call returns when the operation QUEUE_DEPTH places earlier starts, and
     its own work becomes as long as that of other launch calls.
     """
-    for stream in np.unique(ops.stream[ops.call >= 0]):
-        rows = np.flatnonzero((ops.stream == stream) & (ops.call >= 0))
-        edges = _with_stream_queue(calls, ops, edges, rows[np.argsort(ops.call[rows], kind="stable")])
+    launched = np.flatnonzero(ops.call >= 0)
+    for _, members in rows_by_code(ops.stream[launched]):
+        if len(members) > QUEUE_DEPTH - QUEUE_MARGIN:  # a shorter queue is never full
+            rows = launched[members]
+            edges = _with_stream_queue(calls, ops, edges, rows[np.argsort(ops.call[rows], kind="stable")])
     return edges
 
 
@@ -274,9 +277,6 @@ def _with_stream_queue(calls: GraphCalls, ops: Operations, edges: Edges, rows: C
     return edges.with_weight(weight).plus(source, 2 * call[valid] + 1, tail[valid], QUEUE)
 
 
-NEVER = np.iinfo(np.int64).min // 4  # before any time
-
-
 def build(trace: Trace, selection: Selection) -> DependencyGraph:
     """Return the graph of the selected iterations, with the operations still running when they begin."""
     begin, end = int(selection.work.edges[selection.begin]), int(selection.work.edges[selection.last])
@@ -284,7 +284,9 @@ def build(trace: Trace, selection: Selection) -> DependencyGraph:
     ops = operations_of(trace, selection, calls, begin)
     overhead = union(trace.overhead["start"].to_numpy(), trace.overhead["end"].to_numpy())
     overhead_share = length(clip(overhead, begin, end)) / max(end - begin, 1)
-    facts = machine_facts(trace, calls, ops)._replace(overhead=overhead_share)
+    facts = machine_facts(trace, calls, ops)._replace(
+        overhead=overhead_share, same_launches=_same_launches(trace, ops, selection)
+    )
     host, first_calls = host_edges(trace, calls, ops)
     gpu, first_operations = gpu_edges(trace, calls, ops, facts)
     base = 2 * len(calls.row)
@@ -357,6 +359,24 @@ def machine_facts(trace: Trace, calls: GraphCalls, ops: Operations) -> MachineFa
         staged or STAGING_RATE,
         gpu or "",
     )
+
+
+def _same_launches(trace: Trace, ops: Operations, selection: Selection) -> float:
+    """Return the share of the kernels that each iteration launches with the same shape, in the same place of a stream.
+
+    Iterations with another number of kernels than most have none of these.
+    """
+    kernels = np.flatnonzero(
+        (ops.code == CLASSES.index("compute")) & (ops.iteration >= selection.first) & (ops.call >= 0)
+    )
+    kernels = kernels[np.lexsort((ops.call[kernels], ops.stream[kernels], ops.iteration[kernels]))]
+    _, first, count = np.unique(ops.iteration[kernels], return_index=True, return_counts=True)
+    if len(count) < 2:
+        return 1.0
+    usual = int(np.bincount(count).argmax())
+    alike = first[count == usual]
+    shapes = trace.operations["shape"].to_numpy()[ops.row[kernels]][alike[:, None] + np.arange(usual)]
+    return float((shapes == shapes[0]).all(axis=0).mean() * len(alike) / len(count))
 
 
 def _median_or(values: Times, default: int) -> int:

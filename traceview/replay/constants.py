@@ -15,6 +15,7 @@ DEVICE_RATE = 2000.0
 STAGING_RATE = 9.4
 
 LAUNCH_LATENCY = 6_000  # ns, from the start of a launch call to the kernel's start on an idle GPU (H200: 5 to 8 µs)
+GRAPH_GAP = 400  # ns, between kernels of a graph (H200: 0.1 to 0.7 µs where kernels are short)
 KERNEL_GAP = 1_500  # ns, between two kernels of a stream that were both launched in time (H200: 1.5 µs)
 ASYNC_CALL = 12_000  # ns, cudaMemcpyAsync that does not wait (H200: 10 to 18 µs)
 EVENT_CALL = 2_000  # ns, cudaEventRecord (H200: 1 to 4 µs)
@@ -54,52 +55,25 @@ class PowerLimits(NamedTuple):
 POWER_LIMITS: Mapping[str, PowerLimits] = {"NVIDIA H200": PowerLimits(700.0, 131.0, 870.0, 436.0)}
 
 
-class Constants(NamedTuple):
-    """The uncertain constants of a prediction. The defaults give the prediction, LOW and HIGH its range."""
-
-    rate: float = 1.0  # factor of the pinned rate
-    graph_gap: int = 400  # ns between kernels of a graph (H200: 0.1 to 0.7 µs where kernels are short)
-    beside_copy: int = 1_500  # ns that a concurrent copy over the link adds to a gap between kernels
-    fused: float = 0.0  # fraction of the GPU time of a storm's repeats that the fused kernel still takes
-    # Slowdown of a kernel without matrix products during a copy, because both use the memory's bandwidth
-    # (h200_power.json: 0.014; matrix products: 0.003).
-    beside_slow: float = 0.014
-    # Power of the kernels, from none (0) to that of the measured kernels (1). A capture does not hold it.
-    power: float = 0.5
-    # Micro-batches on two streams: the time in ns of each kernel during which another stream's kernel can run, and the
-    # fraction of the gaps between kernels that is filled. A 2-layer model of width 2048 on an H200: 1,500 ns and 0.1.
-    room: int = 1_500
-    filled: float = 0.25
-    reduce_rate: float = 1.0  # factor of the all-reduce's bus bandwidth
-    # Slowdown of kernels during an all-reduce, as a fraction of its time; mostly gemms, which lose a wave
-    # (samples/trainer, ddp and prefetch: 0.39 ms a step for 1.32 ms on one rank, 0.66 for 2.33 on the rank that waits).
-    reduce_slow: float = 0.3
-    # Cost of a loop in ns for each round, besides its launches: making views before it, joining a list after it, and
-    # autograd's traversal of its nodes before and after the backward pass. Loops over 128 rows on an H200's host
-    # (benchmarks/studies/storms.py: rows, loss, mask): 300 to 2,400 each.
-    element: int = 1_500
-    speedup: int = 1  # index of Estimate.factors: what changes to the compute leave, from best to worst
-    host: float = 1.0  # factor of the host's time between calls; it differs by 15% between captures of a program
-    # Fraction of the loading time that remains with enough workers: they share cores and memory with the loop. On an
-    # H200's host, 14 workers left 9 of 156 ms of a ResNet-50's step.
-    loading: float = 0.03
-    # Fraction of the pause before a value is read, beyond the usual pause, that reading it takes (`loss.item()`).
-    reads: float = 0.5
-    all_waits: bool = True  # every wait of an iteration can be removed, or only the longest
-    # Fraction of the time to fill a pinned buffer that the loop still spends if it prepares the batch itself.
-    fills: float = 1.0
-    profiler: int = 1  # index of Bounds: what the profiler adds to calls, which a run without it does not spend
-
-
-MIDDLE = Constants()
-LOW = Constants(
-    rate=1.05, graph_gap=100, beside_copy=0, host=0.85, element=3_000, beside_slow=0, power=0, room=3_000, filled=1,
-    reduce_rate=1.3, reduce_slow=0.15, speedup=0, loading=0, reads=1, fills=0, profiler=2,
-)  # fmt: skip
-HIGH = Constants(
-    rate=0.9, graph_gap=700, beside_copy=3_000, fused=0.5, host=1.15, element=0, beside_slow=0.03, power=1, room=0,
-    filled=0, reduce_rate=0.7, reduce_slow=0.5, speedup=2, loading=0.06, reads=0, all_waits=False, profiler=0,
-)  # fmt: skip
+# Part of the power of these kernels that those of a capture draw, which does not hold it: from none (0) to all (1).
+POWER = 0.5
+# What a concurrent copy over the link adds to a gap between kernels in ns, and to the time of a kernel without matrix
+# products as a fraction, because both use the memory's bandwidth (h200_power.json: 0.014; matrix products: 0.003).
+BESIDE_COPY, BESIDE_SLOW = 1_500, 0.014
+# Micro-batches on two streams: the time in ns of each kernel during which another stream's kernel can run, and the
+# fraction of the gaps between kernels that is filled. A 2-layer model of width 2048 on an H200: 1,500 ns and 0.1.
+ROOM, FILLED = 1_500, 0.25
+# Slowdown of kernels during an all-reduce, as a fraction of its time; mostly gemms, which lose a wave
+# (samples/trainer, ddp and prefetch: 0.39 ms a step for 1.32 ms on one rank, 0.66 for 2.33 on the rank that waits).
+REDUCE_SLOW = 0.3
+# Cost of a loop in ns for each round, besides its launches: making views before it, joining a list after it, and
+# autograd's traversal of its nodes before and after the backward pass. Loops over 128 rows on an H200's host
+# (benchmarks/studies/storms.py: rows, loss, mask): 300 to 2,400 each.
+ELEMENT = 1_500
+# Fraction of the loading time that remains with enough workers: they share cores and memory with the loop. On an
+# H200's host, 14 workers left 9 of 156 ms of a ResNet-50's step.
+LOADING_LEFT = 0.03
+READING = 0.5  # fraction of the pause before a value is read, beyond the usual pause, that reading it takes (`item()`)
 # The GPU times of two captures of a program differ by this fraction.
 CAPTURE_NOISE = 0.02
 

@@ -6,10 +6,10 @@ Call c begins at node 2c and returns at node 2c + 1. With C calls, operation o s
 next node. The time of a node is the latest time that its incoming edges and its `release` allow. A change replaces
 edges. It never removes nodes: removed work takes no time.
 
-A replay gives the time of each node, the time of an iteration, and the critical path. It is one pass over the edges in
-an order in which each leads forward. It is a Python loop because each node depends on earlier nodes. It covers a few
-iterations (at most select.MAX_OPERATIONS operations), not the full capture. Most changes change weights alone, so that
-the graphs of a run share the orders of their edges.
+A replay gives the time of each node, the time of an iteration, and the critical path. It is one pass over the nodes
+that several edges lead to, in an order in which each edge leads forward. It is a Python loop because each node depends
+on earlier nodes. It covers a few iterations (at most select.MAX_OPERATIONS operations), not the full capture. Most
+changes change weights alone, so that the graphs of a run share plans.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from traceview.model.whatif import PATH, PathSpan
 Codes = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-MAX_ORDERS = 6  # orders of edges that are kept; the 17 replays of samples/dual.sqlite need 4
+NEVER = np.iinfo(np.int64).min // 4  # before any time
+MAX_PLANS = 6  # that are kept; the 17 replays of samples/dual.sqlite need 4
 
 # GAP host time between calls
 # CALL a call's own work
@@ -125,38 +126,95 @@ class MachineFacts(NamedTuple):
     staging_rate: float  # bytes/ns of pageable copies
     gpu: str = ""  # model name
     overhead: float = 0.0  # share of the modelled time that the profiler itself takes
+    same_launches: float = 1.0  # share of the kernels that each modelled iteration launches with the same grid
 
 
-class EdgeOrder(NamedTuple):
-    """An order of the edges `source` to `target` in which each leads forward, and the `positions` of nodes in it.
+class ReplayPlan(NamedTuple):
+    """How to replay the graphs that have the edges `source` to `target` and a release of the nodes `released`.
 
-    `order` are the edges in this order, and `sources` and `targets` their nodes.
+    `order` are the edges in an order in which each leads forward, by the `positions` of nodes. A release is one more
+    edge, from an origin at time 0. A node with one edge follows: its time is that of a join and the weights on the way
+    from there, which `jumps` sum in steps that double. `edge` has the edge of each node that follows; -1 for none.
+    Join i is the later of `joins[0][i]` and `joins[1][i]`, earlier joins (0 is the origin), each after the weights of
+    an edge and of the way to its source; `entries` has these edges and sources. `join` has the join of each node.
     """
 
     source: Codes
     target: Codes
+    released: Codes
     positions: Codes
     order: Codes
-    sources: list[int]
-    targets: list[int]
+    edge: Codes
+    jumps: tuple[Codes, ...]
+    join: Codes
+    joins: tuple[list[int], list[int]]
+    entries: tuple[tuple[Codes, Codes], tuple[Codes, Codes]]
 
     @classmethod
-    def from_positions(cls, edges: Edges, positions: Codes) -> EdgeOrder:
-        """Order edges by the positions of their sources; each leads to a later position."""
+    def from_positions(cls, edges: Edges, released: Codes, positions: Codes) -> ReplayPlan:
+        """Plan the replay of edges that each lead to a later position."""
+        origin = len(positions)  # the last node
+        source = np.concatenate([edges.source, np.full(len(released) + 1, origin)])  # the last edge stands for none
+        target = np.concatenate([edges.target, released])
+        into = np.argsort(positions[target], kind="stable")
+        first = np.diff(target[into], prepend=-1) != 0
+        single = first & np.append(first[1:], True)
+        edge, parent = np.full(origin + 1, -1), np.arange(origin + 1)
+        edge[target[into[single]]] = into[single]
+        parent[target[into[single]]] = source[into[single]]
+        jumps = []
+        while not np.array_equal(parent, further := parent[parent]):
+            jumps.append(parent)
+            parent = further
+        # A node with several edges is a join of the first two, of this join with the third, and so on.
+        second = np.flatnonzero(~first)
+        of_node = np.zeros(origin + 1, np.int64)
+        of_node[target[into[second]]] = np.arange(1, len(second) + 1)
+        is_third = ~first[second - 1]
+        earlier = np.where(is_third, np.arange(len(second)), of_node[parent[source[into[second - 1]]]])
+        later = of_node[parent[source[into[second]]]]
+        entering = np.where(is_third, len(target), into[second - 1]), into[second]
         order = np.argsort(positions[edges.source], kind="stable")
-        sources, targets = edges.source[order].tolist(), edges.target[order].tolist()
-        return cls(edges.source, edges.target, positions, order, sources, targets)
+        return cls(
+            edges.source,
+            edges.target,
+            released,
+            positions,
+            order,
+            edge,
+            (*jumps, parent),
+            of_node[parent],
+            (earlier.tolist(), later.tolist()),
+            ((entering[0], source[entering[0]]), (entering[1], source[entering[1]])),
+        )
 
-    def fits(self, edges: Edges) -> bool:
-        """Return whether the edges have these nodes; their weights may differ."""
-        return np.array_equal(self.source, edges.source) and np.array_equal(self.target, edges.target)
+    def fits(self, edges: Edges, released: Codes) -> bool:
+        """Return whether the graph has these edges and releases; their weights may differ."""
+        mine, others = (self.source, self.target, self.released), (edges.source, edges.target, released)
+        return all(map(np.array_equal, mine, others))
+
+    def times(self, weight: Times, release: Times) -> Times:
+        """Return the time of each node."""
+        weights = np.concatenate([weight, release[self.released], [0]])
+        after = weights[self.edge]
+        for jump in self.jumps:
+            after += after[jump]
+        entries = (weights[edge] + after[source] for edge, source in self.entries)
+        time = [0]
+        for first, second, after_first, after_second in zip(
+            *self.joins, *(entry.tolist() for entry in entries), strict=True
+        ):
+            earliest, another = time[first] + after_first, time[second] + after_second
+            time.append(earliest if earliest > another else another)
+        times: Times = np.array(time, np.int64)[self.join] + after
+        return times[:-1]
 
 
 class DependencyGraph(NamedTuple):
     """Calls, operations and the edges between them.
 
     The time of iterations [first, last) is counted. Earlier iterations are included to model the lead of the host.
-    `orders` are the orders of edges that are known for graphs of these nodes; `replay` adds to them.
+    `plans` are the plans that are known for graphs of these nodes; `replay` adds to them.
     """
 
     calls: GraphCalls
@@ -166,7 +224,7 @@ class DependencyGraph(NamedTuple):
     first: int
     last: int
     facts: MachineFacts
-    orders: list[EdgeOrder]
+    plans: list[ReplayPlan]
     remarks: tuple[str, ...] = ()  # remarks of the changes on data that the capture lacks
 
     @property
@@ -246,32 +304,29 @@ class Replay(NamedTuple):
 
 def replay(graph: DependencyGraph) -> Replay:
     """Return the time of each node. Raises UnfitGraphError."""
-    known = _edge_order(graph)
-    time, weight = graph.release.tolist(), graph.edges.weight[known.order].tolist()
-    for start, end, least in zip(known.sources, known.targets, weight, strict=True):
-        earliest = time[start] + least
-        if earliest > time[end]:
-            time[end] = earliest
-    times = np.array(time, np.int64)
+    times = _plan(graph).times(graph.edges.weight, graph.release)
     begin, end = _counted_window(graph, times)
     return Replay(times, begin, end, (end - begin) // graph.counted)
 
 
-def _edge_order(graph: DependencyGraph) -> EdgeOrder:
-    """Return the order of the edges, a known one if it fits. Raises UnfitGraphError."""
-    edges, orders, count = graph.edges, graph.orders, len(graph.release)
-    for known in orders:
-        if known.fits(edges):
+def _plan(graph: DependencyGraph) -> ReplayPlan:
+    """Return the plan of the replay, a known one if it fits. Raises UnfitGraphError."""
+    edges, plans, count = graph.edges, graph.plans, len(graph.release)
+    reached = np.zeros(count, np.bool_)
+    reached[edges.target] = True
+    released = np.flatnonzero(~reached | (graph.release > NEVER))
+    for known in plans:
+        if known.fits(edges, released):
             return known
-    positions = next((each.positions for each in orders if len(each.positions) == count), None)
+    positions = next((each.positions for each in plans if len(each.positions) == count), None)
     if positions is None:
         positions = _measured_positions(graph)
     if not (positions[edges.source] < positions[edges.target]).all():
         positions = _node_positions(edges, count)
-    if len(orders) == MAX_ORDERS:
-        orders.pop(1)  # the first one is that of the unchanged graph
-    orders.append(EdgeOrder.from_positions(edges, positions))
-    return orders[-1]
+    if len(plans) == MAX_PLANS:
+        plans.pop(1)  # the first one is that of the unchanged graph
+    plans.append(ReplayPlan.from_positions(edges, released, positions))
+    return plans[-1]
 
 
 def _measured_positions(graph: DependencyGraph) -> Codes:
@@ -322,7 +377,7 @@ def _counted_window(graph: DependencyGraph, time: Times) -> tuple[int, int]:
 
 def _binding_edges(graph: DependencyGraph, time: Times) -> Codes:
     """Return the edge that determines the time of each node, -1 if it is `release`: the first that gives this time."""
-    order = _edge_order(graph).order[::-1]
+    order = _plan(graph).order[::-1]
     source, target, weight = (column[order] for column in graph.edges[:3])
     exact = np.flatnonzero(time[source] + weight == time[target])
     binding = np.full(len(time), -1, np.int64)
@@ -336,12 +391,12 @@ def _critical_edges(graph: DependencyGraph, result: Replay) -> Codes:
     ends = graph.ends(np.arange(len(graph.operations.row)))
     node = int(ends[result.time[ends] == result.end][0])
     binding = _binding_edges(graph, result.time)
-    leads_on = (result.time > result.begin) & (binding >= 0)
-    before = np.where(leads_on, graph.edges.source[binding], -1).tolist()
-    path = [node]
-    while (node := before[node]) >= 0:
-        path.append(node)
-    return binding[path[:-1]]
+    leads_on, none = (result.time > result.begin) & (binding >= 0), len(binding)
+    path, jump = np.array([node]), np.append(np.where(leads_on, graph.edges.source[binding], none), none)
+    while path[-1] != none:  # each step doubles the path
+        path, jump = np.concatenate([path, jump[path]]), jump[jump]
+    edges: Codes = binding[path[path != none][:-1]]
+    return edges
 
 
 def _path_kinds(graph: DependencyGraph, edges: Codes) -> Codes:

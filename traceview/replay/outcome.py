@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -17,23 +16,25 @@ import numpy as np
 import polars as pl
 
 from traceview.intervals import length, union
-from traceview.model.trace import CLASSES, Trace
-from traceview.model.unprofiled import Bounds, UnprofiledTime
+from traceview.measure.loading import MIN_LOADING
+from traceview.model.frozen import dataclass
+from traceview.model.trace import CLASSES, KINDS, Trace
+from traceview.model.unprofiled import UnprofiledTime
 from traceview.replay.changes.base import GraphChange
-from traceview.replay.constants import MIDDLE, Constants, power_limits
-from traceview.replay.graph import COUNTED, GAP, RUN, Codes, DependencyGraph, Replay, path_times, replay
+from traceview.replay.constants import POWER, power_limits
+from traceview.replay.graph import COUNTED, RUN, Codes, DependencyGraph, Replay, path_times, replay
 from traceview.replay.profiler_costs import traced_events, without_profiler
 from traceview.replay.select import WHOLE_RUN, Selection
 
+MIN_WAITING = 0.1  # share of the iterations; pauses before fewer batches show no loader that is as slow as the loop
 MIN_SLOWDOWN = 0.001  # a smaller slowdown is ignored
+ENGINES = ("h2d", "d2h")  # directions of copies that an engine makes one by one
 KERNELS = tuple(CLASSES.index(name) for name in ("compute", "communication", "memset"))
 
 
-def with_clock(
-    before: DependencyGraph, measured: int, after: DependencyGraph, time: int, constants: Constants
-) -> DependencyGraph:
+def with_clock(before: DependencyGraph, measured: int, after: DependencyGraph, time: int) -> DependencyGraph:
     """Return `after` with matrix products slowed by the lower clock. Times are ns per iteration."""
-    slower = (_slowdown_at(after, time) / _slowdown_at(before, measured) - 1) * constants.power
+    slower = (_slowdown_at(after, time) / _slowdown_at(before, measured) - 1) * POWER
     if abs(slower) < MIN_SLOWDOWN:
         return after
     weight = after.edges.weight.copy()
@@ -60,24 +61,20 @@ def _slowdown_at(graph: DependencyGraph, time: int) -> float:
 class RunModel:
     """The unchanged graph, its replay, and the iterations that it models.
 
-    For predictions of a run without the profiler, `graphs` has the graph without it for each value of
-    Constants.profiler, `graph` is the middle one, and the iteration time is that of the run without the profiler.
+    For predictions of a run without the profiler, `graph` is the graph without it, and the iteration time is that of
+    the run without the profiler.
     """
 
     graph: DependencyGraph
     base: Replay
     selection: Selection
-    graphs: tuple[DependencyGraph, ...] = ()
+    is_unprofiled: bool = False
 
     def without_profiler(self, trace: Trace, time: UnprofiledTime) -> RunModel:
         """Return the model of the same run without the profiler. Raises UnfitGraphError."""
-        bounds = range(len(Bounds._fields))
         events = traced_events(trace, self.graph)
-        graphs = tuple(
-            without_profiler(trace, self.graph, events, time.costs, bound, time.slowdown) for bound in bounds
-        )
-        middle = graphs[MIDDLE.profiler]
-        return RunModel(middle, replay(middle), self.selection._replace(measured_ns=time.mean_ns), graphs)
+        graph = without_profiler(trace, self.graph, events, time.costs, slowdown=time.slowdown)
+        return RunModel(graph, replay(graph), self.selection._replace(measured_ns=time.mean_ns), is_unprofiled=True)
 
     @cached_property
     def host(self) -> int:
@@ -85,8 +82,20 @@ class RunModel:
         return _host_time(path_times(self.graph, self.base))
 
     @cached_property
+    def limit(self) -> str:
+        """What takes most of the critical path."""
+        return limit_of(path_times(self.graph, self.base))
+
+    @cached_property
+    def waits_for_loader(self) -> bool:
+        """Whether the host pauses for batches of a loader, which is then as slow as the loop."""
+        calls, graph = self.graph.calls, self.graph
+        pauses = (calls.loading >= MIN_LOADING * self.measured) & (calls.iteration >= graph.first)
+        return len(np.unique(calls.iteration[pauses])) >= max(MIN_WAITING * graph.counted, 1)
+
+    @cached_property
     def work(self) -> tuple[_Work, ...]:
-        """The kernels of each class on each GPU."""
+        """The kernels of each class and the copies of each direction on each GPU."""
         return _work_of(self.graph)
 
     @property
@@ -110,11 +119,12 @@ class RunModel:
 
 @dataclass(frozen=True)
 class ChangedRun:
-    """A model of the unchanged run, a changed graph, and its replay."""
+    """A model of the unchanged run, a changed graph, and its replay; an iteration takes at least `least` ns."""
 
     model: RunModel
     graph: DependencyGraph
     result: Replay
+    least: int = 1
 
     @cached_property
     def path(self) -> Mapping[str, int]:
@@ -129,24 +139,27 @@ class ChangedRun:
         # What other iterations take beyond the modelled ones is host time: pauses for a loader, a log or a checkpoint.
         if beyond and not model.is_whole_run and model.host:
             beyond = int(beyond * min(_host_time(self.path) / model.host, 1.0))
-        return max(self.result.per_iteration + beyond, remaining_work(model, self.graph), 1)
+        return max(self.result.per_iteration + beyond, remaining_work(model, self.graph), self.least)
 
 
-def replay_changes(model: RunModel, changes: Sequence[GraphChange], constants: Constants) -> ChangedRun | str:
+def replay_changes(model: RunModel, changes: Sequence[GraphChange]) -> ChangedRun | str:
     """Apply the changes and replay, again if the GPU's clock changes. Returns the reason if a change does not apply."""
-    graph = model.graphs[constants.profiler] if model.graphs else model.graph
+    graph = model.graph
     for change in changes:
-        changed = change.apply(graph, constants)
+        changed = change.apply(graph)
         if isinstance(changed, str):
             return changed
         graph = changed
-    if constants.host != 1:
-        weight, host = graph.edges.weight, graph.edges.kind == GAP
-        weight = np.where(host, weight * constants.host, weight).astype(np.int64)
-        graph = graph.with_weight(weight)
-    first = ChangedRun(model, graph, replay(graph))
-    slower = with_clock(model.graph, model.measured, graph, first.time, constants)
-    return first if slower is graph else ChangedRun(model, slower, replay(slower))
+    most = changes[0].most if len(changes) == 1 else None
+    least = 1 if most is None else max(model.measured - most(model.graph), 1)
+    first = ChangedRun(model, graph, replay(graph), least)
+    slower = with_clock(model.graph, model.measured, graph, first.time)
+    return first if slower is graph else ChangedRun(model, slower, replay(slower), least)
+
+
+def limit_of(path: Mapping[str, int]) -> str:
+    """Return what takes most of a critical path: "gpu" (operations and the gaps between them) or "host"."""
+    return "host" if 2 * _host_time(path) > sum(path.values()) else "gpu"
 
 
 def _host_time(path: Mapping[str, int]) -> int:
@@ -160,7 +173,10 @@ def kernel_time(graph: DependencyGraph) -> int:
 
 
 class _Work(NamedTuple):
-    """The kernels of a class on a GPU in the counted iterations: their `members`, the time of all, and their union."""
+    """The kernels of a class, or the copies of a direction, on a GPU in the counted iterations.
+
+    `members` are their rows, `total` is the sum of their times and `busy` the length of their union, in ns.
+    """
 
     members: Codes
     total: int
@@ -169,16 +185,17 @@ class _Work(NamedTuple):
 
 def _work_of(graph: DependencyGraph) -> tuple[_Work, ...]:
     ops, ns, work = graph.operations, graph.run_times, []
-    for device, code in itertools.product(np.unique(ops.device).tolist(), COUNTED):
-        own = np.flatnonzero(graph.is_counted & (ops.device == device) & (ops.code == code))
+    kinds = [*(ops.code == code for code in COUNTED), *(ops.kind == KINDS.index(kind) for kind in ENGINES)]
+    for device, is_kind in itertools.product(np.unique(ops.device).tolist(), kinds):
+        own = np.flatnonzero(graph.is_counted & (ops.device == device) & is_kind)
         work.append(_Work(own, int(ns[own].sum()), length(union(ops.start[own], ops.end[own]))))
     return tuple(work)
 
 
 def remaining_work(model: RunModel, graph: DependencyGraph) -> int:
-    """Return the ns per iteration for which the GPU with the most kernels left runs them: no change takes less time.
+    """Return the longest of what stays on a GPU, in ns per iteration: its kernels of a class, or its copies one way.
 
-    The overlap of kernels stays as measured, but communication may run beside compute.
+    No change takes less time. Work of one kind overlaps as measured; different kinds may run side by side.
     """
     ns = graph.run_times
     left = (each.busy * int(ns[each.members].sum()) / max(each.total, 1) for each in model.work)

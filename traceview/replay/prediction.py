@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import combinations
 
@@ -13,6 +13,8 @@ import polars as pl
 
 from traceview.errors import RequestError
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
+from traceview.model.findings import gaining_part
+from traceview.model.frozen import dataclass
 from traceview.model.trace import Note, Trace
 from traceview.model.units import duration, rate, ratio, share, time_range
 from traceview.model.unprofiled import UnprofiledTime
@@ -20,9 +22,10 @@ from traceview.model.whatif import Combinations, NotApplicable, Prediction, What
 from traceview.pricing.speedups import SPEEDUPS
 from traceview.replay.build import build
 from traceview.replay.changes import CHANGES, compute_changes, faster
-from traceview.replay.changes.base import GraphChange
-from traceview.replay.changes.copies import PIN_HERE
-from traceview.replay.constants import CAPTURE_NOISE, HIGH, LOW, MIDDLE
+from traceview.replay.changes.base import EFFORTS, GraphChange, gain_rank
+from traceview.replay.changes.copies import PIN, PIN_HERE, PREFETCH, pageable_copies
+from traceview.replay.changes.host import LOADING
+from traceview.replay.constants import CAPTURE_NOISE
 from traceview.replay.graph import (
     COUNTED,
     DependencyGraph,
@@ -33,8 +36,12 @@ from traceview.replay.graph import (
     replay,
 )
 from traceview.replay.outcome import ChangedRun, RunModel, kernel_time, remaining_work, replay_changes, share_of_others
+from traceview.replay.ranges import loader_may_take, spread
 from traceview.replay.select import LaunchedWork, select
 
+# Changes that save the same time, in the words of an answer.
+ALTERNATIVES = ({"tf32": "TF32", "bf16": "bfloat16"}, {"compile": "compiling", "graph": "a CUDA graph"})
+ALIKE = 0.75  # share of the larger gain from which on two changes gain alike
 COMPUTE_CHANGES = frozenset(speedup.name for speedup in SPEEDUPS)
 MAX_ERROR = 0.25  # share of the measured time; a model with a larger error does not represent the run
 MAX_OTHERS = 0.1  # share of the time; with more, a change to one process gains what the others leave
@@ -50,7 +57,8 @@ UNNAMED = Note(
 MAX_KERNELS = 0.8  # share of the predicted time; with less time in kernels, they do not limit a change to the compute
 MIN_GAIN = 0.02  # share of the measured time; a smaller gain gets a note
 MAX_COMBINED = 6  # changes that a page combines
-MAX_REPLAYED = 3_000_000  # operations of all combinations
+MAX_REPLAYED = 60_000  # operations of all combinations, so that a page takes at most 0.2 s longer
+MAY_GAIN_NOTHING = "a loader with workers may be as slow as the step: alone it may gain nothing"
 LEAST_GAIN = 0.005  # share of the measured time; a change that gains less is not shown, because its gain rounds to 0
 
 
@@ -90,7 +98,7 @@ def whatif(
         predictions=alone,
         together=changes.best_together(),
         left_out=left_out,
-        notes=tuple(_notes(changes.model, analysis.trace)),
+        notes=(*_choices(changes, alone), *_notes(changes.model, analysis.trace)),
     )
 
 
@@ -146,7 +154,48 @@ class Changes:
                 predictions.append(prediction)
             else:
                 left_out.append(NotApplicable(change.name, change.title, prediction))
-        return tuple(sorted(predictions, key=lambda item: (item.iteration_ns, item.change))), tuple(left_out)
+        if self.with_loader is not None:
+            predictions.append(self.with_loader)
+        return tuple(sorted(predictions, key=self._rank)), tuple(left_out)
+
+    @cached_property
+    def with_loader(self) -> Prediction | None:
+        """The prediction of the copies and the loader changed at once; None where one of them alone gains as much.
+
+        A loader that is as slow as the step takes what the copies gain, and the copies what the loader gains.
+        """
+        if LOADING.name not in self.known or not self.model.waits_for_loader:
+            return None
+        for copies in (PIN.name, PREFETCH.name):
+            alone = [self.prediction(name) for name in (copies, LOADING.name)]
+            both = self.together((copies, LOADING.name))
+            if isinstance(both, Prediction) and all(isinstance(each, Prediction) for each in alone):
+                least = min(each.iteration_ns for each in alone if isinstance(each, Prediction))
+                if both.iteration_ns < least - LEAST_GAIN * self.model.measured:
+                    title = f"{LOADING.title[:1].lower()}{LOADING.title[1:]}"
+                    return replace(both, title=f"{self.known[copies].title}, and {title}")
+        return None
+
+    def alternatives(self, name: str) -> tuple[Prediction, ...]:
+        """Return a change and another that saves the same time and gains alike, the one to try first before the other.
+
+        The cheaper one comes first, and of two with the same effort the one with the narrower range. A change that may
+        lose does not count. None is replayed for this. Empty without another change.
+        """
+        names = next((words for words in ALTERNATIVES if name in words), {})
+        known = [each for each in map(self.known_results.get, names) if isinstance(each, Prediction)]
+        known = [each for each in known if each.high_ns <= self.model.measured]
+        gains = [self.model.measured - each.iteration_ns for each in known]
+        if len(known) < 2 or min(gains) <= max(ALIKE * max(gains), MIN_GAIN * self.model.measured):
+            return ()
+        return tuple(sorted(known, key=lambda each: (EFFORTS.index(each.effort), each.high_ns - each.low_ns)))
+
+    def _rank(self, prediction: Prediction) -> tuple[float, int, float, str]:
+        """Return the key of the order: by the gain times the part of its range that gains, then by effort."""
+        base = self.model.measured
+        gain, low, high = (base - each for each in (prediction.iteration_ns, prediction.high_ns, prediction.low_ns))
+        likely = gain * gaining_part(low, high) if gain > 0 else gain
+        return *gain_rank(likely / base, prediction.effort), prediction.change
 
     def combinations(self) -> Combinations | None:
         """Return what each change alone gives, and the best ones in each combination; None if none gives anything.
@@ -157,8 +206,9 @@ class Changes:
         if not alone:
             return None
         size = max(len(self.model.graph.operations.row), 1)
-        most = min(MAX_COMBINED, max(int(math.log2(MAX_REPLAYED / size)), 2) if size < MAX_REPLAYED else 2)
-        best = [prediction.change for prediction in alone[:most]]
+        most = min(MAX_COMBINED, max(int(math.log2(MAX_REPLAYED / size)), 2))
+        single = [prediction for prediction in alone if prediction is not self.with_loader]
+        best = [prediction.change for prediction in single[:most]]
         ordered = [change for change in self.known.values() if change.name in best]
         sets = (made for count in range(2, len(ordered) + 1) for made in combinations(ordered, count))
         compatible = (
@@ -168,7 +218,7 @@ class Changes:
         return Combinations(
             base_ns=self.model.measured,
             path=path_times(self.model.graph, self.model.base),
-            predictions=(*alone, *(made for made in together if isinstance(made, Prediction))),
+            predictions=(*single, *(made for made in together if isinstance(made, Prediction))),
             combined=len(best),
         )
 
@@ -177,39 +227,34 @@ class Changes:
         best, made, predictions = self.model.measured, list[GraphChange](), list[Prediction]()
         remaining = [change for change in self.known.values() if change.name != PIN_HERE.name]
         while remaining:
-            times = [(self._time_of([*made, change]), change) for change in remaining]
-            gains = [(time, change) for time, change in times if time is not None]
-            remaining = [change for _, change in gains]  # a change that does not apply is not tried again
-            time, change = min(gains, key=lambda pair: pair[0], default=(best, None))
-            if change is None or time > best - MIN_FURTHER_GAIN * self.model.measured:
+            together = [(self.together([each.name for each in (*made, change)]), change) for change in remaining]
+            # A change that does not apply is not tried again.
+            applied = [(each, change) for each, change in together if isinstance(each, Prediction)]
+            if not applied:
                 break
-            best = time
+            prediction, change = min(applied, key=lambda pair: pair[0].iteration_ns)
+            if prediction.iteration_ns > best - MIN_FURTHER_GAIN * self.model.measured:
+                break
+            best = prediction.iteration_ns
             made.append(change)
-            remaining = [other for other in remaining if other is not change and other.name not in change.alternatives]
-            prediction = self._together(made)
-            assert not isinstance(prediction, str), "the same changes were replayed above"
+            remaining = [each for _, each in applied if each is not change and each.name not in change.alternatives]
             predictions.append(
                 replace(prediction, change=change.name, title=change.title, rests_on=change.rests_on, note="")
             )
         return tuple(predictions)
 
-    def _together(self, made: Sequence[GraphChange]) -> Prediction | str:
-        """Return the prediction for known changes, applied in their order, or the reason why there is none."""
-        if len(made) == 1:
-            return self.prediction(made[0].name)
-        return _prediction(self.model, [change for change in self.known.values() if change in made])
-
-    def _time_of(self, made: Sequence[GraphChange]) -> int | None:
-        """Return the ns of an iteration after known changes; None if one does not apply."""
-        if len(made) == 1:
-            prediction = self.prediction(made[0].name)
-            return None if isinstance(prediction, str) else prediction.iteration_ns
-        return _time_after(self.model, [change for change in self.known.values() if change in made])
+    def together(self, names: Collection[str]) -> Prediction | str:
+        """Return the prediction for several changes, applied in their order, or the reason why there is none."""
+        if len(names) == 1:
+            return self.prediction(next(iter(names)))
+        if unknown := [name for name in names if name not in self.known]:
+            return f"{unknown[0]} does not fit this program"
+        return _prediction(self.model, [change for name, change in self.known.items() if name in names])
 
     def saved_by(self, change: GraphChange) -> int | None:
         """Return the ns of an iteration that a change saves; None if it does not apply."""
-        time = _time_after(self.model, [change])
-        return None if time is None else max(self.model.measured - time, 0)
+        run = _changed(self.model, [change])
+        return None if isinstance(run, str) else max(self.model.measured - run.time, 0)
 
 
 def predict(analysis: Analysis, names: Sequence[str], *, more: Sequence[GraphChange] = ()) -> Prediction:
@@ -248,6 +293,8 @@ def measured(analysis: Analysis) -> int:
 
 def _model(analysis: Analysis, work: LaunchedWork | None = None) -> RunModel | str:
     """Return the model of the unchanged run, or the reason why there is none."""
+    if analysis.info.trust.lost_everything:
+        return "no launch has its GPU work in the capture, so that nothing is predicted"
     selection = select(analysis, work=work)
     if isinstance(selection, str):
         return selection
@@ -301,43 +348,72 @@ def _faster_kernels(
     return tuple(faster(codes[name], name, speedup) for name, speedup in speedups.items())
 
 
-def _time_after(model: RunModel, changes: Sequence[GraphChange]) -> int | None:
+def _changed(model: RunModel, changes: Sequence[GraphChange]) -> ChangedRun | str:
+    """Return the changed run, or the reason why the changes do not apply."""
     try:
-        outcome = replay_changes(model, changes, MIDDLE)
-        return None if isinstance(outcome, str) else outcome.time
-    except UnfitGraphError:
-        return None
+        return replay_changes(model, changes)
+    except UnfitGraphError as error:
+        return f"the order of work in this run does not allow it ({error})"
 
 
 def _prediction(model: RunModel, changes: Sequence[GraphChange]) -> Prediction | str:
-    """Return the prediction, or the reason why there is none."""
-    outcomes: list[ChangedRun] = []
-    for constants in (LOW, MIDDLE, HIGH):
-        try:
-            outcome = replay_changes(model, changes, constants)
-        except UnfitGraphError as error:
-            return f"the order of work in this run does not allow it ({error})"
-        if isinstance(outcome, str):
-            return outcome
-        outcomes.append(outcome)
-    times, middle = [outcome.time for outcome in outcomes], outcomes[1]
-    path = dict(middle.path)
-    path["compute"] += max(0, remaining_work(model, middle.graph) - sum(path.values()))
-    total = max(sum(path.values()), 1)
-    path = {kind: ns * middle.time // total for kind, ns in path.items()}
-    on_kernels = _host_notes(outcomes) if any(change.name in COMPUTE_CHANGES for change in changes) else ()
-    batches = math.prod(change.times for change in changes)
+    """Return the prediction, or the reason why there is none.
+
+    Its middle is the replay with the part of the gain that comes, its range what measured pairs did around replays.
+    """
+    run = _changed(model, changes)
+    if isinstance(run, str):
+        return run
+    remaining = max(remaining_work(model, run.graph), run.least)
+    measured = spread([change.name for change in changes], model.limit)
     margin = CAPTURE_NOISE + abs(model.error)  # at most CAPTURE_NOISE + MAX_ERROR, below 1
+    if model.is_whole_run:
+        time, low, high = measured.around_in_run(model.measured, run.time, margin)
+    else:
+        time, low, high = measured.around(_expected_time(model, changes, run), run.time, margin)
+    path = dict(run.path)
+    path["compute"] += max(0, remaining - sum(path.values()))
+    total = max(sum(path.values()), 1)
+    path = {kind: ns * time // total for kind, ns in path.items()}
+    on_kernels = _kernel_notes(run) if any(change.name in COMPUTE_CHANGES for change in changes) else ()
+    batches = math.prod(change.times for change in changes)
+    taken = [MAY_GAIN_NOTHING] if _loader_takes(model, [change.name for change in changes]) else []
+    if taken:
+        high = max(high, model.measured)
     return Prediction(
         "+".join(change.name for change in changes),
         ", ".join(change.title for change in changes),
-        middle.time,
-        int(min(times) * (1 - margin)),
-        int(max(times) * (1 + margin)),
+        time,
+        min(max(low, remaining), time),
+        high,
+        max((change.effort for change in changes), key=EFFORTS.index),
         "; ".join(change.rests_on for change in changes),
-        "; ".join([*_gain_notes(model, middle.time, batches), *on_kernels, *middle.graph.remarks]),
+        "; ".join([*_gain_notes(model, time, batches), *taken, *on_kernels, *run.graph.remarks]),
         path,
     )
+
+
+def _loader_takes(model: RunModel, names: Sequence[str]) -> bool:
+    """Return whether a loader that the loop waits for may take what these changes gain.
+
+    What faster loading gains goes to copies that block the host, if there are any.
+    """
+    blocked = names != [LOADING.name] or bool(pageable_copies(model.graph).any())
+    return model.waits_for_loader and loader_may_take(names) and blocked
+
+
+def _expected_time(model: RunModel, changes: Sequence[GraphChange], run: ChangedRun) -> int:
+    """Return the time after the changes with the part of each one's gain that comes; `run` has all of them."""
+    parts = [spread([change.name], model.limit) for change in changes]
+    if len({part.came for part in parts}) == 1:
+        return parts[0].expected(model.measured, run.time)
+    expected = before = model.measured
+    for count, part in enumerate(parts, 1):
+        after = run if count == len(parts) else _changed(model, changes[:count])
+        time = before if isinstance(after, str) else after.time  # a change may need those after it
+        expected += part.expected(before, time) - before
+        before = time
+    return max(expected, 1)
 
 
 def _gain_notes(model: RunModel, time: int, batches: int) -> tuple[str, ...]:
@@ -350,14 +426,35 @@ def _gain_notes(model: RunModel, time: int, batches: int) -> tuple[str, ...]:
     return ("alone it gains little or nothing",) if gain < MIN_GAIN else ()
 
 
-def _host_notes(outcomes: Sequence[ChangedRun]) -> tuple[str, ...]:
-    """Return what the kernels take if they do not limit a change to the compute; `outcomes` from best to worst."""
-    least, middle, most = (kernel_time(outcome.graph) for outcome in outcomes)
-    if middle > MAX_KERNELS * outcomes[1].time:
+def _kernel_notes(run: ChangedRun) -> tuple[str, ...]:
+    """Return what the kernels take if they do not limit a change to the compute."""
+    kernels = kernel_time(run.graph)
+    if kernels > MAX_KERNELS * run.time:
         return ()
-    low, high = sorted((least, most))
-    times = f"{duration(middle)} ({time_range(low, high)})"
-    return (f"kernels do not limit it: they take {times}, and the host's time differs between runs",)
+    return (f"kernels do not limit it: they take {duration(kernels)}, and the host's time differs between runs",)
+
+
+def choice_words(first: Prediction, other: Prediction) -> tuple[str, str]:
+    """Return two alternatives in words, and which to try first: "TF32 or bfloat16", "TF32 first: one line"."""
+    words = {name: text for names in ALTERNATIVES for name, text in names.items()}
+    why = first.effort if first.effort != other.effort else "its range is narrower"
+    return f"{words[first.change]} or {words[other.change]}", f"{words[first.change]} first: {why}"
+
+
+def choice_times(first: Prediction, other: Prediction) -> tuple[int, int]:
+    """Return the shortest and the longest time of an iteration with either of two alternatives, in ns."""
+    return min(first.low_ns, other.low_ns), max(first.high_ns, other.high_ns)
+
+
+def _choices(changes: Changes, alone: Sequence[Prediction]) -> Iterator[Note]:
+    """Yield which of two alternatives to try first, if one of them is the best change."""
+    alike = changes.alternatives(alone[0].change) if alone else ()
+    if not alike:
+        return
+    both, choice = choice_words(*alike)
+    unit = "the run" if changes.model.is_whole_run else "an iteration"
+    text = f"{both} would take {unit} to {time_range(*choice_times(*alike))}; try {choice}"
+    yield Note("alternatives", f"{text[:1].upper()}{text[1:]}", tuple(each.change for each in alike))
 
 
 def _notes(model: RunModel, trace: Trace) -> Iterator[Note]:
@@ -369,7 +466,7 @@ def _notes(model: RunModel, trace: Trace) -> Iterator[Note]:
         f"pinned copies at {rate(facts.pinned_rate, 1)} ({source}); {duration(facts.launch_latency)} from a "
         f"launch to its kernel, {duration(facts.kernel_gap)} between kernels",
     )
-    if model.graphs:
+    if model.is_unprofiled:
         text = "predictions are for runs without the profiler; compare them with such runs, not with captures"
         yield Note("profiler", text)
     else:

@@ -14,11 +14,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import Times, covered_length, union
+from traceview.intervals import Times, covered_length, rows_by_code, union
 from traceview.model.trace import MEMORIES, Trace
 from traceview.model.unprofiled import CALL_FIXED, CALL_SHARE, MAX_CALL, OWN_CALL, RANGE_EVENT, ProfilerCosts
 from traceview.normalise.codes import categories
-from traceview.replay.graph import CALL, ENGINE, EVENT, GAP, LAUNCH, QUEUE, RUN, STREAM, WAIT, Codes, DependencyGraph
+from traceview.replay.graph import CALL, ENGINE, EVENT, GAP, LAUNCH, QUEUE, STREAM, WAIT, Codes, DependencyGraph
 
 Floats = NDArray[np.float64]
 MIN_HOST = 0.15  # share of the host time between two calls that stays, whatever the calls cost
@@ -113,8 +113,7 @@ def without_profiler(
     """
     faster = _shortened(trace, graph, events, events.ns * costs.scale[bound], costs.kernel_gap[bound])
     weight = faster.edges.weight.astype(np.float64)
-    staged = faster.operation_edges(RUN, faster.operations.memory == PAGEABLE)  # the host fills the driver's buffer
-    weight[staged | np.isin(faster.edges.kind, (GAP, CALL))] /= slowdown
+    weight[np.isin(faster.edges.kind, (GAP, CALL))] /= slowdown
     return faster.with_weight(weight.astype(np.int64))
 
 
@@ -154,15 +153,17 @@ def _cost_between(graph: DependencyGraph, gap: Codes, events: TracedEvents, ns: 
     source, target = graph.edges.source[gap] // 2, graph.edges.target[gap] // 2
     returned, begins = calls.end[source], calls.start[target]
     total = np.zeros(len(gap))
-    for thread in np.unique(events.thread):
-        mine = np.flatnonzero(events.thread == thread)
-        mine = mine[np.argsort(events.at[mine], kind="stable")]
+    before, after = calls.thread[source], calls.thread[target]
+    own, handed = dict(rows_by_code(after)), np.flatnonzero(before != after)
+    handing = {thread: handed[some] for thread, some in rows_by_code(before[handed])}
+    for thread, rows in rows_by_code(events.thread):
+        mine = rows[np.argsort(events.at[rows], kind="stable")]
         at, until = events.at[mine], np.concatenate([[0], np.cumsum(ns[mine])])
-        own, handed = calls.thread[target] == thread, calls.thread[source] == thread
-        for edges, stop in ((own, begins), (handed & ~own, returned)):
-            first = np.searchsorted(at, returned[edges], side="left")
-            last = np.maximum(np.searchsorted(at, stop[edges], side="right"), first)
-            total[edges] += until[last] - until[first]
+        for groups, stop in ((own, begins), (handing, returned)):
+            if (edges := groups.get(thread)) is not None:
+                first = np.searchsorted(at, returned[edges], side="left")
+                last = np.maximum(np.searchsorted(at, stop[edges], side="right"), first)
+                total[edges] += until[last] - until[first]
     return total
 
 

@@ -11,7 +11,7 @@ from traceview.intervals import Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE
 from traceview.model.analysis import Analysis, Iteration, Iterations, IterationSummary, NotMeasured, Spread
 from traceview.model.trace import EVERYTHING, Trace, Window
-from traceview.replay.graph import Codes
+from traceview.replay.graph import NEVER, Codes
 
 WHOLE_RUN = "run"  # IterationSummary.source of a run without iterations, which is modelled as one
 MAX_RUN = 40_000  # operations of such a run
@@ -120,16 +120,15 @@ def modelled_iterations(analysis: Analysis) -> Iterations | NotMeasured:
     begin = min(analysis.run.start, int(launched.min(initial=analysis.run.start)))
     run = Window(max(begin, (trace.window or EVERYTHING).start), analysis.run.end)
     threads = trace.api["thread"].to_numpy()[work["launch"].drop_nulls().to_numpy()]
-    return _as_iteration(run, process, int(np.bincount(threads).argmax()) if len(threads) else 0, len(work))
+    thread = int(np.bincount(threads).argmax()) if len(threads) else 0
+    return _as_iteration(run, analysis.run.length, process, thread, len(work))
 
 
-def _as_iteration(run: Window, process: int, thread: int, kernels: int) -> Iterations:
-    """Return a run as one iteration. Models need its times alone."""
-    each = Iteration(WHOLE_RUN, run.start, run.end, False, run.length, *(0,) * 6, {}, 0, kernels)
-    wall = Spread(run.length, run.length, run.length)
-    return Iterations(
-        "the whole run", WHOLE_RUN, 1.0, run.length, run, (), thread, process, 1, 0, "", wall, {}, (each,)
-    )
+def _as_iteration(run: Window, time: int, process: int, thread: int, kernels: int) -> Iterations:
+    """Return a run that takes `time` ns as one iteration. Models need its times alone."""
+    each = Iteration(WHOLE_RUN, run.start, run.end, False, time, *(0,) * 6, {}, 0, kernels, None)
+    wall = Spread(time, time, time)
+    return Iterations("the whole run", WHOLE_RUN, 1.0, time, run, (), thread, process, 1, 0, "", wall, {}, (each,))
 
 
 def _main_thread(trace: Trace, process: int, iterations: Iterations) -> int:
@@ -162,11 +161,11 @@ def _iteration_times(trace: Trace, iteration: Codes, count: int) -> tuple[Times,
     if not (compute & (iteration >= 0)).any():
         compute[:] = True
     # The last entry stands for operations in no iteration.
-    finish, first = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
-    np.maximum.at(finish, iteration, np.where(compute, end, 0))
+    finish, first = np.full(count + 1, NEVER), np.zeros(count + 1, np.int64)
+    np.maximum.at(finish, iteration, np.where(compute, end, NEVER))
     first[iteration[::-1]] = start[::-1]  # operations are sorted by start: the first one is written last
     counts = np.bincount(iteration + 1, minlength=count + 1)[1:]
-    return finish[:-1], first[:-1], np.where(finish[:-1] > 0, counts, 0)
+    return finish[:-1], first[:-1], np.where(finish[:-1] > NEVER, counts, 0)
 
 
 def _first_steady(finish: Times, start: Times, first: int, last: int) -> int:

@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import Times, runs
+from traceview.intervals import Times, rows_by_code, runs
 from traceview.measure.kernels.families import shape_kinds
-from traceview.measure.storms import FUSED, MAX_TINY, is_matrix, repeats
+from traceview.measure.storms import IS_FUSED, IS_MATRIX, MAX_TINY, repeats
 from traceview.model.trace import CLASSES, names_match
 from traceview.replay.graph import FAMILIES, Codes, DependencyGraph, Mask
 
@@ -30,11 +30,9 @@ LAYERS = (FAMILIES.index("fused"), FAMILIES.index("matrix"))
 
 def name_families(shapes: pl.DataFrame, shape: NDArray[np.uint32], names: pl.Series) -> Codes:
     """Return the index in FAMILIES of each operation; `shape` is its row in Trace.shapes, `names` are short names."""
-    kinds = shape_kinds(shapes)
-    chosen = [("fused", [kind.family in FUSED for kind in kinds]), ("matrix", [is_matrix(kind) for kind in kinds])]
-    by_shape = np.zeros(len(kinds), np.int64)
-    for name, mask in chosen:
-        by_shape[mask] = FAMILIES.index(name)
+    by_shape = np.zeros(len(shapes), np.int64)
+    for name, chosen in (("fused", IS_FUSED), ("matrix", IS_MATRIX)):
+        by_shape[shape_kinds(shapes).select(chosen).to_series().to_numpy()] = FAMILIES.index(name)
     shared = names_match(names, SHARED)
     families: Codes = np.where((by_shape[shape] == 0) & shared, FAMILIES.index("shared"), by_shape[shape])
     return families
@@ -63,9 +61,8 @@ def find_storms(graph: DependencyGraph) -> list[Storm]:
     thread = np.where(ops.call >= 0, graph.calls.thread[ops.call], -1) if len(graph.calls.row) else ops.call
     _, group = np.unique(np.stack([ops.stream, thread]), axis=1, return_inverse=True)
     storms = []
-    for number in range(int(group.max(initial=-1)) + 1):
-        rows = np.flatnonzero(group == number)
-        rows = rows[np.argsort(ops.call[rows], kind="stable")]
+    for _, members in rows_by_code(group):
+        rows = members[np.argsort(ops.call[members], kind="stable")]
         # A storm ends at the end of an iteration and at an operation that is not small.
         breaks = np.diff(ops.iteration[rows], prepend=-1) != 0
         stretch = np.cumsum(breaks | ~tiny[rows] | np.concatenate([[False], ~tiny[rows][:-1]]))

@@ -79,11 +79,13 @@ def with_unprofiled(analysis: Analysis, time: UnprofiledTime | None, notes: Sequ
     if not isinstance(analysis.iterations, Iterations):
         return analysis
     shares = {} if time is None else time.shares
+    fraction = 0.0 if time is None else max(1 - time.mean_ns / max(analysis.iterations.time_ns, 1), 0.0)
+    devices = (_with_profiler_share(device, shares.get(device.device), fraction) for device in analysis.devices)
     return replace(
         analysis,
         notes=(*analysis.notes, *notes),
         iterations=replace(analysis.iterations, unprofiled=time),
-        devices=tuple(_with_profiler_share(device, shares.get(device.device)) for device in analysis.devices),
+        devices=tuple(devices),
     )
 
 
@@ -208,12 +210,23 @@ def _idle_before(graph: DependencyGraph, run: Replay, members: Codes) -> Times:
     return idle
 
 
-def _with_profiler_share(use: DeviceUse, shares: Mapping[str, float] | None) -> DeviceUse:
-    """Return a device with the profiler's share of its idle time; outside the steady part that counts 0."""
+def _with_profiler_share(use: DeviceUse, shares: Mapping[str, float] | None, fraction: float) -> DeviceUse:
+    """Return a device with the profiler's share of its idle time; outside the steady part that counts 0.
+
+    `fraction` is the share of an iteration that a run without the profiler lacks. The profiler's idle time adds up to
+    this share of the steady part, so that the rest of the steady part lasts as long as it does without the profiler.
+    """
     if shares is None:
         return use
     steady: DeviceFigures = use.steady
-    profiler = {cause: int(ns * shares.get(cause, 0.0)) for cause, ns in steady.gaps.causes.items()}
+    idle = np.array([steady.gaps.causes[cause] for cause in CAUSES], np.float64)
+    lost = idle * [shares.get(cause, 0.0) for cause in CAUSES]
+    target = fraction * steady.window.length
+    lost = np.minimum(lost * (target / max(lost.sum(), 1.0)), idle)
+    host = np.isin(np.arange(len(CAUSES)), HOST_CAUSES)
+    rest = np.where(host, idle - lost, 0.0)  # where shares fall short, the host's idle time loses in proportion
+    lost += rest * min(max(target - lost.sum(), 0.0) / max(rest.sum(), 1.0), 1.0)
+    profiler = dict(zip(CAUSES, map(int, lost), strict=True))
     return replace(
         use,
         gaps=replace(use.gaps, profiler=profiler),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from traceview.intervals import Times
+from traceview.model.frozen import dataclass
 
 Packed = list[int]  # [offset in bytes, bytes of each number]
 

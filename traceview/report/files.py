@@ -27,7 +27,7 @@ def named_output(path: Path) -> Path:
 
     What is written to a path never follows a link that is there by then.
     """
-    with contextlib.suppress(OSError):  # check_outputs gives the reason
+    with contextlib.suppress(OSError):  # check_file gives the reason
         if path.is_symlink() and (not path.exists() or path.is_file() or path.is_dir()):
             return Path(os.path.realpath(path))
     return path
@@ -40,18 +40,6 @@ def refuse_link(path: Path, option: str) -> None:
             raise OutputError(
                 f"{path.name}: is a symbolic link, which a default name does not follow; remove it, or use {option}"
             )
-
-
-def check_outputs(inputs: Iterable[Path], outputs: Iterable[Path | None]) -> None:
-    """Check that no output is an input, a part of one or another output, and that each can be written.
-
-    `-` is standard output. Raises OutputError.
-    """
-    outputs = tuple(outputs)
-    check_different(inputs, outputs)
-    for path in outputs:
-        if path is not None and not is_stdout(path):
-            check_file(path)
 
 
 def check_different(inputs: Iterable[Path], outputs: Iterable[Path | None]) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
 from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from traceview.model.columns import field_names
+from traceview.model.frozen import dataclass
 
 Result = TypeVar("Result")
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"

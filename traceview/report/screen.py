@@ -31,8 +31,9 @@ from traceview.model.units import (
 
 WIDTH = 80
 MAX_LINES = 30  # length of a summary without --verbose
-MAX_DOUBTS = 5  # notes on figures in doubt that a summary has in words
-PAGE_LINES = 2  # an empty line and the path of the page, which follow it
+MAX_DOUBTS = 2  # notes on figures in doubt that a summary has in words
+MIN_WORD = 8  # columns; shorter pieces of a word are not readable
+PAGE_LINES = 1  # the path of the page, which follows it
 # The classes of the page by their character in a bar, and the severities; assets/core/palette.css has the same values.
 CLASS_COLOURS = {"█": "#0072b2", "▓": "#aa4499", "▒": "#8c6d46", "░": "#a8a8a8"}
 SEVERITY_COLOURS = {"high": "#b3261e", "medium": "#9a5b00"}  # "low" has none
@@ -110,7 +111,7 @@ def wrap(text: str, first: str = "", rest: str = "", columns: int = WIDTH) -> li
     """Break a text at spaces into lines of at most `columns`; break a longer word anywhere."""
     lines, line = [], first
     empty = True  # the line holds only its indentation
-    for word in _words(text, columns - max(width(first), width(rest))):
+    for word in _words(text, max(columns - max(width(first), width(rest)), MIN_WORD)):
         if not empty and width(line) + 1 + width(word) > columns:
             lines.append(line)
             line, empty = rest, True
@@ -127,6 +128,11 @@ def bulleted(texts: Iterable[str], columns: int) -> list[str]:
 def note_lines(texts: Iterable[str], columns: int) -> list[str]:
     """Return the lines of notes below the tables of a summary."""
     return [line for text in texts for line in wrap(f"Note: {text}", "  ", "    ", columns)]
+
+
+def more_lines(more: str, columns: int) -> list[str]:
+    """Return the last lines of a summary: what --verbose adds."""
+    return wrap(f"More with -v: {more}", "  ", "    ", columns)
 
 
 def fitting_notes(doubts: Sequence[str], others: Iterable[str], free: int, columns: int) -> list[str]:
@@ -200,11 +206,13 @@ class Screen(NamedTuple):
         """Return parts of lines as text, an empty line between them; a line that is too long takes several."""
         return self._finished(self._spaced(parts))
 
-    def brief(self, parts: Iterable[Sequence[str]], more: str, most: int = MAX_LINES, notes: Sequence[str] = ()) -> str:
-        """Return at most `most` lines: as many of the parts as fit, all notes, and what --verbose adds."""
-        last = self._spaced(
-            [note_lines(notes, self.columns), wrap(f"More with -v: {more}", "  ", "    ", self.columns)]
-        )
+    def brief(self, parts: Iterable[Sequence[str]], more: str, most: int = 0, notes: Sequence[str] = ()) -> str:
+        """Return at most `most` lines: as many of the parts as fit, all notes, and what --verbose adds.
+
+        By default, MAX_LINES of WIDTH.
+        """
+        most = most or MAX_LINES * WIDTH // min(self.columns, WIDTH)
+        last = self._spaced([[*note_lines(notes, self.columns), *more_lines(more, self.columns)]])
         lines, free = self._spaced(parts), most - len(last) - 1
         if len(lines) > free:
             lines = [*lines[: free - 1], f"  and {len(lines) - free + 1} more lines with -v"]

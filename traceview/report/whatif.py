@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from traceview.model.analysis import Analysis, NotMeasured, kinds_words
+from traceview.model.names import title_name
 from traceview.model.units import duration, durations, plain, quantity, share, time_range
 from traceview.model.whatif import Prediction, WhatIf
 from traceview.report.analysis.answer import base_line, gain_words, unprofiled_words
@@ -41,7 +42,7 @@ SHAPES: Shapes = {
         **names("spans", "predictions", "together", "left_out", "notes"),
     },
     Prediction: {
-        **names("change", "title", "iteration_ns", "low_ns", "high_ns", "rests_on", "note"),
+        **names("change", "title", "iteration_ns", "low_ns", "high_ns", "effort", "rests_on", "note"),
         "path_ns": "path",
     },
 }
@@ -82,7 +83,8 @@ def render_bounds(analysis: Analysis, missing: NotMeasured, screen: Screen = PLA
     first = wrap(f"{plain(analysis.info.file, 60)} · no model predicts changes: {missing.reason}", columns=columns)
     rows = bulleted((f"{plain(row.title, 600)}: {gain_words(row.gain)}" for row in analysis.findings), columns)
     title = wrap(f"What the findings of analyze bound. {base_line(analysis)}", "", "  ", columns)
-    return screen.text((first, [*title, *rows] if rows else ["No findings bound a gain."]))
+    nothing = next((note.text for note in analysis.notes if note.id == "no_gpu_work"), "No finding bounds a gain.")
+    return screen.text((first, [*title, *rows] if rows else wrap(plain(nothing, 600), columns=columns)))
 
 
 def _source_of_base(result: WhatIf) -> str:
@@ -120,7 +122,7 @@ def _time(result: WhatIf) -> str:
 
 
 def _source(result: WhatIf) -> str:
-    name = plain(result.range, 100)
+    name = title_name(result.range)
     if result.iterations.source != "period" or result.iterations.confidence is None:
         return f"range {name}"
     return f"{name}, confidence {confidence_word(result.iterations.confidence)}"
@@ -162,7 +164,8 @@ def _changes(
         if not with_notes:
             continue
         note = f"{prediction.note}; " if prediction.note else ""
-        lines += wrap(f"{note}assumes: {plain(prediction.rests_on, 300)}", "      ", "      ", columns)
+        assumes = f"{prediction.effort}; {note}assumes: {plain(prediction.rests_on, 300)}"
+        lines += wrap(assumes, "      ", "      ", columns)
     if hidden := len(gains) - len(rows):
         lines.append(f"  and {hidden} with less gain: -v")
     return [*lines, *rests]

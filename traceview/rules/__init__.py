@@ -1,46 +1,47 @@
-"""Rules: each explains lost GPU time with its cost, places and remedy. One file per rule, which has the rule's name."""
+"""Rules: each explains lost GPU time with its cost, places and remedy. One function per rule, one file per theme."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 
 from traceview.pricing.base import Rule
 from traceview.pricing.packages import AnyRule, rules_of_packages
 
-# The rules in the order in which they claim time. The most specific cause claims first: later rules cannot claim the
-# time that it is granted.
-RULES = (
-    "shared_gpu",
-    "whole_graphs",
-    "profiler_overhead",
-    "start_up",
-    "idle_stream",
-    "copy_bound",
-    "pageable_copies",
-    "allocation",
-    "synchronize",
-    "kernel_storm",
-    "launch_bound",
-    "communication_wait",
-    "shared_stream",
-    "exposed_communication",
-    "exposed_copies",
-    "outside_iterations",
-    "host_bound",
-    "slow_calls",
-    "queued_work",
-    "unknown_launch",
-    "slow_kernels",
-    "small_grids",
-    "costliest_kernel",
-)
+# The file of each rule. They claim time in this order, the most specific cause first: later rules cannot claim the time
+# that it is granted.
+RULES: Mapping[str, str] = {
+    "shared_gpu": "captured",
+    "whole_graphs": "captured",
+    "profiler_overhead": "captured",
+    "start_up": "start_up",
+    "idle_stream": "queues",
+    "copy_bound": "copies",
+    "pageable_copies": "copies",
+    "allocation": "calls",
+    "synchronize": "calls",
+    "kernel_storm": "launches",
+    "launch_bound": "launches",
+    "communication_wait": "communication",
+    "shared_stream": "copies",
+    "exposed_communication": "communication",
+    "exposed_copies": "copies",
+    "outside_iterations": "start_up",
+    "host_bound": "host_bound",
+    "slow_calls": "calls",
+    "queued_work": "queues",
+    "unknown_launch": "queues",
+    "slow_kernels": "kernels",
+    "small_grids": "kernels",
+    "costliest_kernel": "kernels",
+}
 
 
 @cache
 def own_rules() -> tuple[Rule, ...]:
     """Return the rules of this package, in the order of RULES."""
-    return tuple(getattr(import_module(f"{__name__}.{name}"), name) for name in RULES)
+    return tuple(Rule(name, getattr(import_module(f"{__name__}.{file}"), name)) for name, file in RULES.items())
 
 
 def all_rules() -> tuple[AnyRule, ...]:

@@ -2,43 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from traceview.model.analysis import Analysis, Iterations
+from traceview.model.composition import MIN_PROFILER, Composition, composition
 from traceview.model.findings import Answer, Finding
+from traceview.model.names import with_title_names
 from traceview.model.program import program_words
-from traceview.model.units import duration, time_range
-from traceview.pricing.packages import rules_of_packages
-from traceview.pricing.texts import Entry, join_words, read_entry
+from traceview.model.trace import MIN_STATED
+from traceview.model.units import duration, quantity, share, time_range
+from traceview.pricing.describe import decisive_cost
+from traceview.pricing.texts import join_words
 
-MIN_NAMED = 0.1  # share of the time; smaller ones are not named
+MIN_NAMED = 0.05  # share of the time; smaller ones are not named
 MAX_NAMED = 3
-ROUND_SHARES = {"a quarter": 1 / 4, "a third": 1 / 3, "half": 1 / 2, "two thirds": 2 / 3, "three quarters": 3 / 4}
-CLOSE = 0.02  # a share that differs by less from one of these is stated in words
-NEARLY_ALL = 0.95
 
 
 def with_answer(analysis: Analysis) -> Analysis:
     """Return the analysis with its answer; its findings are in the order of their gains."""
     if not analysis.devices:
-        return replace(analysis, answer=Answer("The capture has no GPU work.", "", analysis.answer.gain))
-    text = f"{_stretch(analysis)}{_run(analysis)}: {_shares(analysis)}. {_best_change(analysis)}"
+        text = " ".join([*first_sentences(analysis), "The capture has no GPU work."])
+        return replace(analysis, answer=Answer(text, "", analysis.answer.gain))
+    rest = f"{_run(analysis)}."
+    if not analysis.info.trust.lost_everything:
+        # A shorter start of a run whose work failed gains nothing.
+        fails = analysis.info.trust.failed and any(finding.once for finding in analysis.findings[:1])
+        rest = f"{_run(analysis)}: {_shares(analysis)}.{'' if fails else f' {_best_change(analysis)}'}"
+    text = with_title_names(" ".join([*first_sentences(analysis), rest]))
     first = next(iter(analysis.findings), None)
     if first is None:
         return replace(analysis, answer=Answer(text, "", analysis.answer.gain))
     return replace(analysis, answer=Answer(text, first.change or first.id, first.gain))
-
-
-def _stretch(analysis: Analysis) -> str:
-    """Return which stretch of a capture larger than memory was read, as a sentence."""
-    stretch = analysis.info.stretch
-    return f"{stretch[:1].upper()}{stretch[1:]}. " if stretch else ""
-
-
-def _entry(finding: str) -> Entry:
-    """Return the entry of a finding; empty if it has none."""
-    own = (rule.entries[finding] for rule in rules_of_packages() if finding in rule.entries)
-    return read_entry(finding) or next(own, {})
 
 
 def _unit(analysis: Analysis) -> str:
@@ -49,7 +44,7 @@ def _unit(analysis: Analysis) -> str:
 
 
 def _run(analysis: Analysis) -> str:
-    """Return the program and the time of an iteration, or of the run."""
+    """Return the program and the time of an iteration, or of the run, with and without the profiler."""
     iterations, program = analysis.iterations, program_words(analysis.program)
     if not isinstance(iterations, Iterations):
         return f"{program}, {duration(analysis.run.length)}"
@@ -57,49 +52,57 @@ def _run(analysis: Analysis) -> str:
         time = f"{iterations.counted:,} {_unit(analysis).split()[1]}s, {iterations.time_words}"
     else:
         time = f"{duration(iterations.time_ns)} {_unit(analysis)}"
-    if iterations.unprofiled is None:
+    unprofiled = iterations.unprofiled
+    if unprofiled is None or unprofiled.mean_ns > (1 - MIN_PROFILER) * iterations.time_ns:
         return f"{program}, {time}"
-    return f"{program}, {time} (about {duration(iterations.unprofiled.mean_ns)} without the profiler)"
+    under = "" if iterations.kinds else f" under {analysis.info.profiler}"
+    return f"{program}, {time}{under}, about {duration(unprofiled.mean_ns)} without"
 
 
 def _shares(analysis: Analysis) -> str:
-    """Return the largest shares of the time of a GPU: compute, and what it waits for, as findings name it.
+    """Return the largest parts of the time of a GPU: compute, the profiler, and waits as findings name them.
 
     Of several GPUs it is that of the first finding.
     """
     first = next((finding.device for finding in analysis.findings if finding.device), analysis.devices[0].id)
     device = next((use for use in analysis.devices if use.id == first), analysis.devices[0])
-    compute = analysis.compute_share(device)
-    shares = {**_losses(analysis, device.id), "compute": compute}
-    named = sorted(shares.items(), key=lambda pair: -pair[1])
-    shown = [(words, share) for words, share in named if share >= MIN_NAMED][:MAX_NAMED]
-    if all(words == "compute" for words, _ in shown) and (idle := 1 - compute) >= MIN_NAMED:
-        shown = sorted([*shown, ("time in which nothing computes", idle)], key=lambda pair: -pair[1])
-    (words, share), *others = shown or named[:1]
-    texts = [f"{share_words(share)} is {words}", *(f"{share_words(share)} {words}" for words, share in others)]
+    whole = composition(analysis, device)
+    parts = {
+        **_losses(analysis, device.id, is_estimate=whole.profiler_ns > 0),
+        "compute": whole.busy["compute"],
+        "the profiler": whole.profiler_ns,
+    }
+    named = sorted(parts.items(), key=lambda pair: -pair[1])
+    shown = [(words, ns) for words, ns in named if ns >= MIN_NAMED * whole.whole_ns][:MAX_NAMED]
+    waits = whole.whole_ns - whole.busy["compute"] - whole.profiler_ns
+    if {words for words, _ in shown} <= {"compute", "the profiler"} and waits >= MIN_NAMED * whole.whole_ns:
+        shown = sorted([*shown, ("time in which nothing computes", waits)], key=lambda pair: -pair[1])
+    (words, ns), *others = shown or named[:1]
+    texts = [f"{_percent(whole, ns)} is {words}", *(f"{_percent(whole, ns)} {words}" for words, ns in others)]
     return f"{f'of {device.id} ' if len(analysis.devices) > 1 else ''}{join_words(texts)}"
 
 
-def _losses(analysis: Analysis, device: str) -> dict[str, float]:
-    """Return the share of the time of a GPU that waits of one kind take, by their words."""
-    losses: dict[str, float] = {}
+def _percent(whole: Composition, ns: int) -> str:
+    """Return a part in whole percent."""
+    return whole_percent(ns / max(whole.whole_ns, 1))
+
+
+def _losses(analysis: Analysis, device: str, *, is_estimate: bool) -> dict[str, int]:
+    """Return the time of a GPU that waits of one kind take in the time that findings cover, in ns, by their words.
+
+    With `is_estimate`, it is the time without the profiler.
+    """
+    losses: dict[str, int] = {}
     iterations = analysis.iterations
     for finding in (each for first in analysis.findings for each in first.by_device):
-        if finding.claims != "compute" and finding.device == device:
-            words = _entry(finding.id).get("loss", finding.id.replace("_", " "))
-            share = finding.decisive_fraction
-            if finding.once and isinstance(iterations, Iterations):  # its share is that of the run
-                share = (finding.cost_per_iteration_ns or 0) / max(iterations.time_ns, 1)
-            losses[words] = losses.get(words, 0.0) + share
+        if finding.claims == "compute" or finding.device != device:
+            continue
+        words = finding.loss or finding.id.replace("_", " ")
+        ns = decisive_cost(finding) if is_estimate else finding.cost_ns
+        if finding.once and isinstance(iterations, Iterations) and not analysis.whole:
+            ns = (finding.cost_per_iteration_ns or 0) * iterations.counted  # the rest lies outside the iterations
+        losses[words] = losses.get(words, 0) + ns
     return losses
-
-
-def share_words(share: float) -> str:
-    """Return a share in words where it is close to a simple one: "half", "a quarter"; otherwise "41%"."""
-    near = min(ROUND_SHARES, key=lambda words: abs(ROUND_SHARES[words] - share))
-    if abs(ROUND_SHARES[near] - share) <= CLOSE:
-        return near
-    return "nearly all" if share >= NEARLY_ALL else f"{100 * share:.0f}%"
 
 
 def _best_change(analysis: Analysis) -> str:
@@ -109,22 +112,92 @@ def _best_change(analysis: Analysis) -> str:
     first = analysis.findings[0]
     gain, remedy = first.gain, first.remedy or first.advice
     where = f" on {first.device_words}" if first.device and len(analysis.devices) > 1 else ""
-    entry = _entry(first.id)
-    # A case without the change of its entry has another remedy, which the entry's effect does not describe.
-    effect = "" if entry.get("change") and not first.change else entry.get("effect", "")
-    words = f"{effect[:1].upper()}{effect[1:]}{where}" if effect else f"{first.title}{where}. A change"
+    words = f"{first.effect or remedy.removesuffix('.')}{where}"
+    words = f"{words[:1].upper()}{words[1:]}"
     if gain.source == "none":
         return f"{first.title}{where}. {remedy}"
     if gain.is_little:
         return f"No known change gains much: the first would save {share_of_gain(first)}. {remedy}"
-    if gain.source == "bound" or not effect:
-        whole = " of the run" if first.once and isinstance(analysis.iterations, Iterations) else ""
-        saved = f"{share_of_gain(first)}{whole}"
-        return f"{words} would save at most {saved}: {remedy[:1].lower()}{remedy[1:]}"
-    return f"{words} would take {_unit(analysis)} to {time_range(*gain.after_ns)}."
+    if gain.source == "predicted" and first.effect:
+        if first.choice:
+            return f"{words} would take {_unit(analysis)} to {time_range(*first.choice_ns)}; try {first.choice}."
+        return f"{words} would take {_unit(analysis)} to {time_range(*gain.after_ns)}."
+    whole = " of the run" if first.once and isinstance(analysis.iterations, Iterations) else ""
+    saved = f"{'' if gain.source == 'predicted' else 'at most '}{share_of_gain(first)}{whole}"
+    return f"{words} would save {saved}." if first.effect else f"{words}: that saves {saved}."
 
 
 def share_of_gain(finding: Finding) -> str:
     """Return the share that a remedy saves: "23%", "2.3%"."""
     percent = 100 * finding.gain.fraction
-    return "less than 0.1%" if percent < 0.05 else f"{percent:.0f}%" if percent >= 9.95 else f"{percent:.1f}%"
+    if percent < 9.95:
+        return "less than 0.1%" if percent < 0.05 else f"{percent:.1f}%"
+    return whole_percent(finding.gain.fraction)
+
+
+def whole_percent(fraction: float) -> str:
+    """Return a share as "43%". Less than all is never "100%": "99.6%"."""
+    percent = 100 * fraction
+    return f"{percent:.0f}%" if percent < 99.5 or percent == 100 else f"{min(percent, 99.9):.1f}%"
+
+
+def first_sentences(analysis: Analysis) -> Iterator[str]:
+    """Yield what was read of a large capture, failed launches, lost work, rows that are not read or cut, and drift."""
+    info = analysis.info
+    if info.stretch:
+        yield f"{info.stretch[:1].upper()}{info.stretch[1:]}."
+    if info.trust.failed:
+        yield f"{info.trust.failed[:1].upper()}{info.trust.failed[1:]}."
+    yield from _lost_work(analysis)
+    yield from _no_kernel(analysis)
+    for note in info.left_out:
+        if note.id == "unread_table" and "compute" in note.affects:
+            yield f"The table {note.text.partition(' ')[0]} has rows that are not read."
+    operations = len(analysis.trace.operations)
+    if info.trust.cut >= MIN_STATED * max(operations, 1):
+        yield f"{share(info.trust.cut, operations)} of the GPU operations have durations that cannot be and are cut."
+    yield from _drift(analysis)
+
+
+def _no_kernel(analysis: Analysis) -> Iterator[str]:
+    """Yield that the capture has copies and no kernel; where launches failed or lost their work, that says why."""
+    trust, classes = analysis.info.trust, analysis.trace.operations["class"]
+    if trust.failed or trust.lost or any((classes == kernel).any() for kernel in ("compute", "communication")):
+        return
+    if copies := int((classes == "copy").sum()):
+        yield f"The capture has no kernel, but {quantity(copies, 'copy', 'copies')}."
+
+
+def _drift(analysis: Analysis) -> Iterator[str]:
+    """Yield how iterations change during the run, or their kernels if that is a part of an iteration that counts."""
+    drift = analysis.iterations.drift if isinstance(analysis.iterations, Iterations) else None
+    if drift is None:
+        return
+    if drift.of_iterations:
+        unit = "Steps" if analysis.program.training else "Iterations"
+        yield f"{unit} {drift.words} during the run: {drift.reason}."
+    elif abs((drift.kernels_ratio or 1) - 1) * max(map(analysis.compute_share, analysis.devices)) >= MIN_STATED:
+        yield drift.kernel_words
+
+
+def _lost_work(analysis: Analysis) -> Iterator[str]:
+    trust, iterations = analysis.info.trust, analysis.iterations
+    if trust.failed and trust.lost_everything:
+        return  # what failed has no record
+    if trust.lost_everything:
+        yield (
+            f"None of the {trust.launches:,} launches has GPU work in the capture, so that nothing on the GPU is known "
+            "and nothing is predicted."
+        )
+    elif trust.lost_fraction >= MIN_STATED:
+        lost = f"{share(trust.lost, trust.launches)} of the launches have no GPU work in the capture"
+        yield f"{lost}{_steps_without_work(iterations)}." if isinstance(iterations, Iterations) else f"{lost}."
+
+
+def _steps_without_work(iterations: Iterations) -> str:
+    """Return how many iterations lack GPU work: ": 7 of 10 iterations lack it and do not count"; "" without any."""
+    if not iterations.lost:
+        return ""
+    total = iterations.count + iterations.lost + iterations.apart
+    beyond = f", nor do {iterations.apart:,} beyond them" if iterations.apart else ""
+    return f": {iterations.lost:,} of {total:,} iterations lack it and do not count{beyond}"

@@ -1,16 +1,4 @@
-"""The GPU waits for the host in gaps that are too long for launch-bound.
-
-Symptom: idle time with the cause `host`: the thread that launches the next work is not in a CUDA call.
-Cause: data loading, collation, logging, Python code. Data are loaded if a range is named after it, if the wait ends
-with the copies of a batch, if a loader's thread or process works meanwhile, or if the thread reads files. Otherwise an
-op of torch.profiler that runs on the CPU for most of the wait, or the NVTX ranges that overlap it, show what the host
-does.
-Remedy: workers and prefetching for data loading; in MPI, start the transfer earlier or fix the late rank; otherwise
-move the work off the launching thread, or profile it.
-
-Yields one finding for data loading, one for each of the three other ranges with the longest waits, and one for the
-rest. Numbers in the names of ranges are folded. Claims the idle cause `host` of the steady gaps.
-"""
+"""The rule on hosts that do something else while the GPU waits in long gaps: they load data, log or compute."""
 
 from __future__ import annotations
 
@@ -22,16 +10,19 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import Coverage, Intervals, Times, union, values_at
-from traceview.measure.loading import D2H, H2D, MIN_LOADING, BatchCopies, is_input
-from traceview.measure.shared_work import launch_rows
+from traceview.intervals import Coverage, Intervals, Times, rows_by_code, union, values_at
+from traceview.measure.iterations.pace import pace_ns
+from traceview.measure.loading import MIN_LOADING, BatchCopies, is_input
+from traceview.measure.nvtx import without_library_ranges
+from traceview.measure.shared_work import codes_of, launch_rows
 from traceview.model.analysis import NotMeasured
 from traceview.model.names import loading_words
 from traceview.model.stacks import OP
-from traceview.model.trace import Trace, names_load_data, names_match
-from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture, Rule, fold_numbers
+from traceview.model.trace import KINDS, Trace, names_load_data, names_match
+from traceview.model.units import duration
+from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture, fold_numbers, once_per_capture
 from traceview.pricing.ledger import GapClaim
-from traceview.rules.launch_bound import MAX_SHORT_GAP
+from traceview.rules.launches import MAX_SHORT_GAP
 
 MAX_RANGES = 3
 MIN_RANGE_SHARE = 0.01  # share of the steady time; ranges with a shorter wait belong to the rest
@@ -41,10 +32,11 @@ MIN_BATCHES = 3  # with fewer waits, or one that has most of the time, no loop l
 MOSTLY = 0.5
 OPTIMIZER = re.compile(r"optim|adam|sgd", re.IGNORECASE)
 MPI = re.compile(r"MPI_(?!File_)[A-Z]")
+SHOWS = r"^(?:cuda|cu|hip)GraphicsMapResources"
 READS = r"^(?:p?readv?(?:64)?|fread|fgets|getline|fscanf)\b"
 
 
-class _Waits(NamedTuple):
+class _LongWaits(NamedTuple):
     """Long waits for the host: rows of the device's gaps, their time until the launch, thread, and ns of `host`."""
 
     rows: Times
@@ -53,17 +45,26 @@ class _Waits(NamedTuple):
     ns: Times
 
 
+class _Shares(NamedTuple):
+    """What names have of waits: the wait, the name, its place in the wait (0: most time), ns, and if it is divided."""
+
+    wait: Times
+    name: Times
+    place: Times
+    ns: Times
+    divided: NDArray[np.bool_]
+
+
 class _NamedWaits(NamedTuple):
     """Long waits by the names of the ranges or ops that overlap them most.
 
-    `shares` has rows (wait, name, place (0: most time), ns, divided); `loading` marks the waits with evidence of data
-    loading other than their name, `evident` those in which a loader works or files are read; in the others, input is
-    copied afterwards. `ops` are the names of ops that run on the CPU.
+    `loading` marks the waits with evidence of data loading other than their name, `evident` those in which a loader
+    works or files are read; in the others, input is copied afterwards. `ops` are the names of ops that run on the CPU.
     """
 
-    waits: _Waits
+    waits: _LongWaits
     names: tuple[str, ...]
-    shares: pl.DataFrame
+    shares: _Shares
     loading: NDArray[np.bool_]
     evident: NDArray[np.bool_]
     ops: frozenset[str]
@@ -75,13 +76,13 @@ class _NamedWaits(NamedTuple):
         ops = _ops_on_the_cpu(capture.trace, waits)
         names, shares = _overlapping_names(capture, waits, ops)
         evident = _are_evident(capture.trace, waits)
-        loading = evident | _end_with_input(capture.trace, device, waits)
+        loading = evident | _end_with_input(capture, device, waits)
         return cls(waits, names, shares, loading, evident, frozenset(ops.values()))
 
     def waited(self) -> dict[str, int]:
         """Return the ns of waits by name."""
         totals = np.zeros(len(self.names), np.int64)
-        np.add.at(totals, self.shares["name"].to_numpy(), self.shares["ns"].to_numpy())
+        np.add.at(totals, self.shares.name, self.shares.ns)
         return dict(zip(self.names, totals.tolist(), strict=True))
 
     def loading_waits(self, names: Collection[str] | None = None) -> Times:
@@ -89,24 +90,39 @@ class _NamedWaits(NamedTuple):
         waits = np.flatnonzero(self.loading)
         if names is None:
             return waits
-        first = self.shares.filter(pl.col("place") == 0)["name"].to_numpy()
+        first = self.shares.name[self.shares.place == 0]
         named: Times = waits[np.array([name in names for name in self.names], np.bool_)[first[waits]]]
         return named
 
     def claims(self, names: Collection[str]) -> tuple[GapClaim, ...]:
         """Return the claims on the waits with these names; of a divided wait at most the share of the name."""
-        chosen = self.shares.filter(pl.col("name").is_in([at for at, name in enumerate(self.names) if name in names]))
-        whole = chosen.filter(~pl.col("divided"))["wait"].to_numpy()
-        shared = [chosen.filter("divided", pl.col("place") == place) for place in range(MAX_NAMES)]
+        wait, name, place, ns, divided = self.shares
+        chosen, rows = np.array([name in names for name in self.names], np.bool_)[name], self.waits.rows[wait]
+        shared = [chosen & divided & (place == number) for number in range(MAX_NAMES)]
         return (
-            GapClaim(("host",), self.waits.rows[whole]),
-            *(GapClaim(("host",), self.waits.rows[each["wait"].to_numpy()], each["ns"].to_numpy()) for each in shared),
+            GapClaim(("host",), rows[chosen & ~divided]),
+            *(GapClaim(("host",), rows[each], ns[each]) for each in shared),
         )
 
 
-def find(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft]:
-    """Yield data loading, the other ranges in which the GPU waits longest for the host, and the rest."""
+def host_bound(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft]:
+    """The GPU waits for the host in gaps that are too long for launch-bound.
+
+    Symptom: idle time with the cause `host`: the thread that launches the next work is not in a CUDA call.
+    Cause: data loading, collation, logging, Python code. Data are loaded if a range is named after it, if the wait ends
+    with the copies of a batch, if a loader's thread or process works meanwhile, or if the thread reads files. Otherwise
+    an op of torch.profiler that runs on the CPU for most of the wait, or the NVTX ranges that overlap it, show what the
+    host does.
+    Remedy: workers and prefetching for data loading; in MPI, start the transfer earlier or fix the late rank; otherwise
+    move the work off the launching thread, or profile it.
+
+    Yields one finding for data loading, one for each of the three other ranges with the longest waits, and one for the
+    rest. Numbers in the names of ranges are folded. Claims the idle cause `host` of the steady gaps.
+    """
     if device.use.gaps.causes["host"] == 0:
+        return
+    if (pace := _pace(capture)) is not None:
+        yield _paced_draft(capture, device, pace)
         return
     waits = _NamedWaits.from_capture(capture, device)
     waited = waits.waited()
@@ -120,11 +136,27 @@ def find(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft]:
     for name in dominant[:MAX_RANGES]:
         case = "op" if name in waits.ops else _case(capture, name)
         yield FindingDraft("host_bound", device, waits.claims((name,)), {"range": name}, case, key=name)
-    rest = {"where": " outside any dominant range" if dominant else ""}
-    yield FindingDraft("host_bound", device, (GapClaim(("host",), device.steady_gaps),), rest, "elsewhere")
+    case = "elsewhere" if without_library_ranges(capture.trace.ranges).is_empty() else "among_ranges"
+    yield FindingDraft("host_bound", device, (GapClaim(("host",), device.steady_gaps),), {"where": ""}, case)
 
 
-def _long_waits(trace: Trace, device: GpuWork) -> _Waits:
+@once_per_capture
+def _pace(capture: MeasuredCapture) -> int | None:
+    return pace_ns(capture.analysis)
+
+
+def _paced_draft(capture: MeasuredCapture, device: GpuWork, pace: int) -> FindingDraft:
+    """Return the finding that a source outside the program sets the pace; calls that map a picture name a display."""
+    shows = names_match(capture.trace.api["name"], SHOWS).any()
+    values = {
+        "source": "A display" if shows else "A timer, a client or another source",
+        "pace": duration(pace),
+        "rate": f"{1e9 / pace:,.0f}",
+    }
+    return FindingDraft("host_bound", device, (GapClaim(("host",), device.steady_gaps),), values, "paced")
+
+
+def _long_waits(trace: Trace, device: GpuWork) -> _LongWaits:
     steady = device.steady_gaps
     rows = np.flatnonzero(device.gap_end[steady] - device.gap_start[steady] > MAX_SHORT_GAP) + steady.start
     ns = device.gap_waits(("host",), slice(None))
@@ -133,12 +165,12 @@ def _long_waits(trace: Trace, device: GpuWork) -> _Waits:
     call = values_at(launch_rows(trace.operations), device.gap_operation[rows], -1)
     launched = values_at(trace.api["start"].to_numpy(), call, 0)
     until = np.where(call >= 0, np.clip(launched, start, end), end)
-    return _Waits(
+    return _LongWaits(
         rows, Intervals(start, until), device.gap_thread[rows].astype(np.int64), rows if ns is None else ns[rows]
     )
 
 
-def _ops_on_the_cpu(trace: Trace, waits: _Waits) -> dict[int, str]:
+def _ops_on_the_cpu(trace: Trace, waits: _LongWaits) -> dict[int, str]:
     """Return the name of the op that runs for most of a wait and ends in it: it launches nothing. Keys are waits."""
     start, ops = waits.times.start, trace.scopes
     if ops.is_empty() or len(start) == 0:
@@ -154,9 +186,9 @@ def _ops_on_the_cpu(trace: Trace, waits: _Waits) -> dict[int, str]:
 
 
 def _overlapping_names(
-    capture: MeasuredCapture, waits: _Waits, ops: Mapping[int, str]
-) -> tuple[tuple[str, ...], pl.DataFrame]:
-    """Return the names of ranges, and those of each wait: wait, name, place (0: most time), ns and divided.
+    capture: MeasuredCapture, waits: _LongWaits, ops: Mapping[int, str]
+) -> tuple[tuple[str, ...], _Shares]:
+    """Return the names of ranges, and those of each wait.
 
     The ns of a divided wait are shared in proportion to the time in which each name is that of the innermost range.
     A wait in one of the `ops` has its name, unless the range loads data.
@@ -169,56 +201,66 @@ def _overlapping_names(
     op[list(ops)] = [number[name] for name in ops.values()]
     op[owner[loads]] = -1
     which = np.where(op[owner] >= 0, op[owner], which)
-    shares = pl.DataFrame({"wait": owner, "name": which, "overlap": np.maximum(overlap, 1)})
-    shares = shares.group_by("wait", "name").agg(pl.col("overlap").sum())
-    shares = shares.sort("wait", "overlap", "name", descending=[False, True, False])
-    share = pl.col("overlap") / pl.col("overlap").sum().over("wait")
-    shares = shares.with_columns(pl.int_range(pl.len()).over("wait").alias("place"), share.alias("share"))
-    whole = pl.Series("whole", waits.ns[shares["wait"].to_numpy()], pl.Int64)
-    divided = (pl.col("share").max().over("wait") < WHOLE_SHARE) & (pl.col("whole") >= MIN_DIVIDED)
-    named = (
-        shares.with_columns(whole)
-        .with_columns(divided.alias("divided"))
-        .filter(pl.col("place") < pl.when("divided").then(MAX_NAMES).otherwise(1))
-        .with_columns(
-            ns=pl.when("divided").then((pl.col("whole") * pl.col("share")).cast(pl.Int64)).otherwise("whole"),
-        )
-    )
-    return tuple(number), named
+    return tuple(number), _shares(waits, owner * len(number) + which, np.maximum(overlap, 1), max(len(number), 1))
 
 
-def _end_with_input(trace: Trace, device: GpuWork, waits: _Waits) -> NDArray[np.bool_]:
+def _shares(waits: _LongWaits, key: Times, overlap: Times, names: int) -> _Shares:
+    """Return the names that count of each wait; `key` is the wait times the number of `names`, plus the name."""
+    order = np.argsort(key, kind="stable")
+    first = np.flatnonzero(np.diff(key[order], prepend=-1))
+    (wait, name), overlap = np.divmod(key[order][first], names), np.add.reduceat(overlap[order], first)
+    order = np.lexsort((name, -overlap, wait))
+    wait, name, overlap = wait[order], name[order], overlap[order]
+    begin = np.flatnonzero(np.diff(wait, prepend=-1))
+    counts = np.diff(begin, append=len(wait))
+    place = np.arange(len(wait)) - np.repeat(begin, counts)
+    share, whole = overlap / np.repeat(np.add.reduceat(overlap, begin), counts), waits.ns[wait]
+    divided = (np.repeat(share[begin], counts) < WHOLE_SHARE) & (whole >= MIN_DIVIDED)
+    ns = np.where(divided, (whole * share).astype(np.int64), whole)
+    kept = place < np.where(divided, MAX_NAMES, 1)
+    return _Shares(wait[kept], name[kept], place[kept], ns[kept], divided[kept])
+
+
+@once_per_capture
+def _batch_copies(capture: MeasuredCapture) -> BatchCopies:
+    return BatchCopies.from_trace(capture.trace)
+
+
+def _end_with_input(capture: MeasuredCapture, device: GpuWork, waits: _LongWaits) -> NDArray[np.bool_]:
     """Return the waits that end with copies of input to the GPU."""
-    batch = BatchCopies.from_trace(trace).bytes_after(waits.thread, waits.times.end, _lengths(waits))
-    before = device.operations_before(waits.rows)
-    kind, size = (trace.operations[name].to_physical().fill_null(0).to_numpy()[before] for name in ("kind", "bytes"))
-    is_copy = (trace.operations["class"] == "copy").to_numpy()[before]
-    copied, read_back = (np.where(is_copy & (kind == code), size, 0) for code in (H2D, D2H))
+    batch = _batch_copies(capture).bytes_after(waits.thread, waits.times.end, _lengths(waits))
+    before = device.gap_before[waits.rows]
+    operations, some = capture.trace.operations, np.maximum(before, 0)
+    kind, size = codes_of(operations, "kind")[some], operations["bytes"].to_numpy()[some]
+    copied, read_back = (np.where((before >= 0) & (kind == KINDS.index(each)), size, 0) for each in ("h2d", "d2h"))
     return is_input(batch, copied, read_back)
 
 
-def _are_evident(trace: Trace, waits: _Waits) -> NDArray[np.bool_]:
+def _are_evident(trace: Trace, waits: _LongWaits) -> NDArray[np.bool_]:
     """Return the waits of a loader's thread, and those in which a loader works or files are read most of the time."""
     loaders = [bool(loading_words(name)) for name in trace.threads["name"]]
     evident: NDArray[np.bool_] = np.append(np.array(loaders, np.bool_), False)[waits.thread]
     return evident | (_time_of_loaders(trace, waits) > MOSTLY * _lengths(waits))
 
 
-def _lengths(waits: _Waits) -> Times:
+def _lengths(waits: _LongWaits) -> Times:
     return waits.times.end - waits.times.start
 
 
-def _time_of_loaders(trace: Trace, waits: _Waits) -> Times:
+def _time_of_loaders(trace: Trace, waits: _LongWaits) -> Times:
     """Return the ns of each wait in which its thread reads files, or waits for a thread or process that loads data."""
     events, inside = trace.evidence.events, np.zeros(len(waits.rows), np.int64)
     if events.is_empty():
         return inside
     chosen = names_load_data(events["waits_for"]) | names_match(events["name"], READS)
     events = events.filter(chosen & (events["state"] == "waiting").to_numpy())
-    for thread in np.unique(waits.thread).tolist():
-        calls, own = events.filter(pl.col("thread") == thread), np.flatnonzero(waits.thread == thread)
-        times = Coverage.from_union(union(calls["start"].to_numpy(), calls["end"].to_numpy()))
-        inside[own] = times.length_between(waits.times.start[own], waits.times.end[own])
+    start, end, thread = (events[name].to_numpy() for name in ("start", "end", "thread"))
+    known, calls_of = np.flatnonzero(waits.thread >= 0), dict(rows_by_code(thread))
+    for caller, some in rows_by_code(waits.thread[known]):
+        if caller in calls_of:
+            own, calls = known[some], calls_of[caller]
+            times = Coverage.from_union(union(start[calls], end[calls]))
+            inside[own] = times.length_between(waits.times.start[own], waits.times.end[own])
     return inside
 
 
@@ -275,6 +317,3 @@ def _loading_draft(
         return FindingDraft("host_bound", device, claims, {}, "input", key="input")
     case = "dali" if "dali" in capture.program.frameworks else "" if is_named else "batch"
     return FindingDraft("data_loading", device, claims, {"range": longest}, case)
-
-
-host_bound = Rule("host_bound", find)

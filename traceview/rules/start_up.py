@@ -1,18 +1,4 @@
-"""What occurs once: start-up, before the first GPU work, and the end of the run, after the last.
-
-Symptom: calls of milliseconds to seconds that occur once, such as the first CUDA call, the first launch of a kernel and
-the first allocation of pinned memory; or a host that prepares the first GPU work for long.
-Cause: the driver creates the context, and loads or compiles modules. Libraries make handles and try algorithms. Memory
-is pinned or freed page by page.
-Remedy: warm up before measuring, keep the process alive, cache what is compiled. A remedy for a loop does not apply.
-
-A cost is one-time if one call, or the first occurrence of each call, holds more than half of it (docs/definitions.md
-"Start-up and single events"). Claims the idle causes `memory`, `launch` and `api` of long gaps that such calls fill.
-Where findings cover the run, `start_up` also has the calls before the first GPU work, `host_bound` what the host does
-between them (in Python it is start-up, too), and `after_loop` the time after the last work: no gap has these times.
-Where findings cover iterations, the calls before the first work are a finding if they take more than half of the run.
-Where the iterations take little of the run, the calls that occur first before them count, too, and the host.
-"""
+"""Rules on the time outside the loop: what occurs once, and what is idle before and after the counted iterations."""
 
 from __future__ import annotations
 
@@ -24,34 +10,25 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from traceview.intervals import EMPTY, Times, own_lengths
-from traceview.measure.run import (
-    CALL,
-    WORKING_ROLES,
-    calls_of_processes,
-    first_calls,
-    inside,
-    longest_call,
-    name_calls,
-    with_shapes,
-)
+from traceview.intervals import EMPTY, Times, clip, length, own_lengths, rows_by_code, union
+from traceview.measure.run import WORKING_ROLES, ProgramCalls, longest_call, own_times
+from traceview.model.analysis import CAUSES
 from traceview.model.findings import Place
-from traceview.model.trace import Trace, Window, names_load_data, names_match
-from traceview.model.units import duration, plain
-from traceview.pricing.base import FindingDraft, GpuWork, Mask, MeasuredCapture, Rule, fold_numbers
+from traceview.model.names import title_name
+from traceview.model.trace import Note, Trace, Window, names_load_data
+from traceview.model.units import duration, share
+from traceview.pricing.base import FindingDraft, GpuWork, Mask, MeasuredCapture, fold_numbers, once_per_capture
 from traceview.pricing.ledger import GapClaim
 from traceview.pricing.texts import join_words
-from traceview.rules.launch_bound import MAX_SHORT_GAP
+from traceview.rules.launches import MAX_SHORT_GAP
 
 ONE_TIME = 0.5  # share of a cost from which what occurs once explains it, and of the run from which it comes first
-MAX_NAMES, MAX_PLACES, MAX_LETTERS = 3, 5, 80
-FEW = 0.05  # share of the run; start-up can lead only where the iterations take less
-MIN_EARLY = 0.01  # share of the run; shorter calls before the iterations are not looked at
+MAX_NAMES, MAX_PLACES = 2, 5
+FEW = 0.15  # share of the run; start-up can lead only where the iterations take less (METRICS "Start-up")
 MIN_NAMED = 0.02  # share of a finding's calls; shorter ones are not named
 # The causes of idle time in which a call does work of its own. In the others it waits for the GPU, or copies.
 ACCOUNTS = (("memory",), ("launch", "api"))
 CASE = "first_work"
-JUST_IN_TIME = ("jax", "cupy", "numba", "warp", "taichi", "julia", "triton")  # kinds that compile at a first call
 COMPILES = re.compile(
     r"(?<![A-Za-z])(?i:nvrtc|jit|compil\w*|dynamo_timed|autotun\w*|lazy_?(?:load|init)\w*)(?![A-Za-z])"
     r"|^Xla(?:Compile|Pass|Emit|Optimize|Autotun)"
@@ -62,6 +39,7 @@ LOADS_CODE = (
 # What cuBLAS, cuDNN and other libraries call when they make a handle, and loops do not.
 STARTS_LIBRARY = r"^(?:cuda|hip)(?:GetDeviceProperties|GetSymbolAddress|StreamCreate)"
 COMPILATION, LIBRARIES = "the compilation of kernels", "the start of libraries"
+RESETS = r"^(?:cuda|hip)DeviceReset"
 NEEDS_CONTEXT = r"Create|Launch|Mem|Malloc|Alloc|Free|Synchronize|IsCapturing"  # the first such call creates a context
 ROW = {"name": pl.String, "kernel": pl.String, "start": pl.Int64, "end": pl.Int64, "thread": pl.Int64}
 # The case of the texts by the name of the call that takes most of start-up.
@@ -74,27 +52,51 @@ CASES = (
 
 
 class _Calls(NamedTuple):
-    """The calls of the processes that use a GPU (rows of with_shapes), and the time of the work of all their GPUs.
+    """The calls of the processes that use a GPU, and the time of the work of all their GPUs.
 
-    `first` has when each kind of call occurs first (CALL, start), and `before` the calls before the first work (ROW,
-    ns, counts).
+    `before` has the calls before the first work (ROW, ns), and `long` those that can fill long gaps (ROW). `code` and
+    `libraries` are the starts of the calls that load code, and that start a library.
     """
 
-    every: pl.DataFrame
-    first: pl.DataFrame
+    every: ProgramCalls
     before: pl.DataFrame
+    long: pl.DataFrame
+    code: Times
+    libraries: Times
     work: Window
 
 
-def find(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft]:
-    """Yield what occurs once on a GPU."""
+def start_up(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft]:
+    """What occurs once: start-up, before the first GPU work, and the end of the run, after the last.
+
+    Symptom: calls of milliseconds to seconds that occur once, such as the first CUDA call, the first launch of a kernel
+    and the first allocation of pinned memory; or a host that prepares the first GPU work for long.
+    Cause: the driver creates the context, and loads or compiles modules. Libraries make handles and try algorithms.
+    Memory is pinned or freed page by page.
+    Remedy: warm up before measuring, keep the process alive, cache what is compiled. A remedy for a loop does not
+    apply.
+
+    A cost is one-time if one call, or the first occurrence of each call, holds more than half of it
+    (docs/definitions.md "Start-up and single events"). Claims the idle causes `memory`, `launch` and `api` of long gaps
+    that such calls fill. Where findings cover the run, `start_up` also has the calls before the first GPU work,
+    `host_bound` what the host does between them (in Python it is start-up, too), and `after_loop` the time after the
+    last work: no gap has these times. Where findings cover iterations that take little of the run, all time before them
+    is start-up if it is most of the run.
+    """
+    calls = _calls(capture, device.process_ids)
+    yield from (_in_run if capture.analysis.covers_run else _before_iterations)(capture, device, calls)
+
+
+@once_per_capture
+def _calls(capture: MeasuredCapture, processes: tuple[int, ...]) -> _Calls:
     trace, analysis = capture.trace, capture.analysis
-    windows = [use.window for use in analysis.devices if not set(device.process_ids).isdisjoint(use.process_ids)]
+    windows = [use.window for use in analysis.devices if not set(processes).isdisjoint(use.process_ids)]
     work = Window(min(window.start for window in windows), max(window.end for window in windows))
-    every = with_shapes(trace, calls_of_processes(trace, pl.Series(device.process_ids, dtype=pl.Int32)))
-    before = _named(trace, inside(every, Window(analysis.run.start, work.start)), "ns", "counts")
-    calls = _Calls(every, first_calls(trace, every), before, work)
-    yield from (_in_run if analysis.covers_run else _before_iterations)(capture, device, calls)
+    every = ProgramCalls(trace, processes)
+    before = _named(every, every.inside(Window(analysis.run.start, work.start)), "ns")
+    long = _named(every, every.long().filter(pl.col("role").is_in(WORKING_ROLES)))
+    code, libraries = (every.named(pattern)["start"].to_numpy() for pattern in (LOADS_CODE, STARTS_LIBRARY))
+    return _Calls(every, before, long, code, libraries, work)
 
 
 def _in_run(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> Iterator[FindingDraft]:
@@ -104,7 +106,7 @@ def _in_run(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> Iterato
     loads = min(sum(loading.values()), host)
     once = _host_once(capture, calls.before, host - loads)
     rest = host - loads - once
-    yield from _start_up(capture, device, calls, calls.before.select(*ROW, "ns"), once, of_run=True)
+    yield from _start_up(capture, device, calls, calls.before, once, of_run=True)
     if loads:
         place = Place("the host loads data", run.start, work.start, device.id)
         values = {"range": max(loading, key=loading.__getitem__)}
@@ -112,22 +114,21 @@ def _in_run(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> Iterato
     if rest:
         place = Place("the host prepares the first work", run.start, work.start, device.id)
         yield FindingDraft("host_bound", device, (), {}, CASE, CASE, outside_ns=rest, evidence=(place,), once=True)
-    yield _end(capture, device, calls)
+    if not capture.analysis.info.trust.failed:  # else the last recorded work is not the last
+        yield _end(capture, device, calls)
 
 
 def _before_iterations(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> Iterator[FindingDraft]:
-    """Yield what occurs once, with the time before the counted iterations if it is most of the run."""
-    run, work, host, outside = capture.analysis.run, calls.work, 0, calls.before.select(*ROW, "ns")
-    if device.steady.length <= FEW * run.length:
-        early = _early(capture, calls, Window(work.start, max(work.start, device.steady.start)))
-        host = work.start - run.start - int(outside["ns"].sum())
-        if capture.program.kind in JUST_IN_TIME:  # between the first work and the iterations, too
-            computing = device.use.compute_ns - device.use.steady.compute_ns
-            host += max(device.steady.start - work.start - computing - int(early["ns"].sum()), 0)
-        host, outside = _host_once(capture, calls.before, host), pl.concat([outside, early])
-    of_run = outside["ns"].sum() + host > ONE_TIME * run.length
-    counted = (outside, host) if of_run else (outside.clear(), 0)
-    yield from _start_up(capture, device, calls, *counted, of_run=of_run)
+    """Yield what occurs once, with all the time before the counted iterations if that is most of the run."""
+    run, outside = capture.analysis.run, calls.before.clear()
+    # A training goes on for longer than a capture, and its first steps work on the GPU.
+    until = calls.work.start if capture.program.training else device.steady.start
+    before = Window(run.start, max(until, run.start))
+    of_run = device.steady.length <= FEW * run.length and before.length > ONE_TIME * run.length
+    if of_run:
+        outside = _named(calls.every, calls.every.inside(before), "ns")
+    host = before.length - int(outside["ns"].sum()) if of_run else 0
+    yield from _start_up(capture, device, calls, outside, host, of_run=of_run)
 
 
 def _host_once(capture: MeasuredCapture, before: pl.DataFrame, host: int) -> int:
@@ -137,11 +138,13 @@ def _host_once(capture: MeasuredCapture, before: pl.DataFrame, host: int) -> int
     """
     if capture.program.python or capture.program.kind == "julia":  # each function at its first call
         return host
-    ready = before.filter(pl.col("name").str.contains(NEEDS_CONTEXT))["end"]
+    reset = before.filter(pl.col("name").str.contains(RESETS))["end"].max() or 0  # another context follows
+    ready = before.filter(pl.col("name").str.contains(NEEDS_CONTEXT), pl.col("start") >= reset)["end"]
     if ready.is_empty():
         return 0
     window = Window(capture.analysis.run.start, int(ready[0]))
-    return min(window.length - int(inside(before, window)["ns"].sum()), host)
+    reach = before.filter(pl.col("start") < window.end, pl.col("end") > window.start)
+    return min(window.length - int(own_times(reach, window)["ns"].sum()), host)
 
 
 def _loading_before(trace: Trace, run: Window, work: Window) -> Mapping[str, int]:
@@ -155,8 +158,8 @@ def _loading_before(trace: Trace, run: Window, work: Window) -> Mapping[str, int
     return sums
 
 
-def _named(trace: Trace, calls: pl.DataFrame, *more: str) -> pl.DataFrame:
-    return name_calls(trace, calls).select(*(pl.col(name).cast(kind) for name, kind in ROW.items()), *more)
+def _named(every: ProgramCalls, calls: pl.DataFrame, *more: str) -> pl.DataFrame:
+    return every.with_kernels(calls).select(*(pl.col(name).cast(kind) for name, kind in ROW.items()), *more)
 
 
 def _ns_by_name(calls: pl.DataFrame) -> dict[str, int]:
@@ -167,10 +170,10 @@ def _start_up(
     capture: MeasuredCapture, device: GpuWork, calls: _Calls, outside: pl.DataFrame, host: int, *, of_run: bool
 ) -> Iterator[FindingDraft]:
     """Yield a finding on the calls in gaps that occur once, those outside (ROW, ns), and `host` ns between these."""
-    once, run = list(_one_time(capture.trace, device, calls)), capture.analysis.run
+    once, run = list(_one_time(capture, device, calls)), capture.analysis.run
     in_calls = pl.concat([outside, *(rows for _, rows in once)])
     ns, claims = _ns_by_name(in_calls), [claim for claim, _ in once]
-    compiling, gaps = _compiling(capture, device, calls.every)
+    compiling, gaps = _compiling(capture, device, calls)
     if compiling and (capture.analysis.covers_run or sum(compiling.values()) > ONE_TIME * device.steady.length):
         ns |= compiling
         claims.append(GapClaim(("host",), gaps))
@@ -191,35 +194,22 @@ def _start_up(
     )
 
 
-def _one_time(trace: Trace, device: GpuWork, calls: _Calls) -> Iterator[tuple[GapClaim, pl.DataFrame]]:
-    """Yield the calls that occur once and hold more than half of an account (ROW, ns), with the claim on their gaps."""
+def _one_time(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> Iterator[tuple[GapClaim, pl.DataFrame]]:
+    """Yield the first calls that hold more than half of an account (ROW, ns), with the claim on their gaps."""
     is_long = device.gap_end - device.gap_start > MAX_SHORT_GAP
-    gaps, in_calls, most = _long_waits(trace, device, calls.every, is_long)
+    if capture.counted:  # later calls are those of the loop
+        is_long &= device.gap_start < device.steady.start
+    gaps, in_calls, most = _long_waits(device, calls.long, is_long)
     for causes in ACCOUNTS:
         account = device.gap_waits(causes, slice(0, len(is_long)))
         if account is None or len(gaps) == 0:
             continue
         waits = in_calls.with_columns(ns=pl.Series(np.minimum(account[gaps], most), dtype=pl.Int64))
         waits = waits.group_by(*ROW, maintain_order=True).agg(pl.col("ns").sum()).filter(pl.col("ns") > 0)
-        for once in (_first(calls, waits), _longest(waits).head(1)):
-            if once["ns"].sum() > ONE_TIME * account[is_long].sum():
-                chosen = in_calls["start"].is_in(once["start"].implode()).to_numpy()
-                yield GapClaim(causes, gaps[chosen], most[chosen]), once
-                break
-
-
-def _early(capture: MeasuredCapture, calls: _Calls, window: Window) -> pl.DataFrame:
-    """Return what occurs once between the first work and the iterations: calls that occur first, or the longest."""
-    early = inside(calls.every, window)
-    least = MIN_EARLY * capture.analysis.run.length
-    early = _named(capture.trace, early.filter(pl.col("role").is_in(WORKING_ROLES), pl.col("ns") >= least), "ns")
-    choices = (_first(calls, early), _longest(early).head(1))
-    return max(choices, key=lambda chosen: int(chosen["ns"].sum()))
-
-
-def _first(calls: _Calls, some: pl.DataFrame) -> pl.DataFrame:
-    """Return those of some calls (ROW) that are the first of their kind."""
-    return some.join(calls.first, on=[*CALL, "start"], how="semi", maintain_order="left")
+        least = ONE_TIME * account[is_long].sum()
+        if waits["ns"].sum() > least and (once := calls.every.first_of_kind(waits))["ns"].sum() > least:
+            chosen = in_calls["start"].is_in(once["start"].implode()).to_numpy()
+            yield GapClaim(causes, gaps[chosen], most[chosen]), once
 
 
 def _longest(calls: pl.DataFrame) -> pl.DataFrame:
@@ -227,13 +217,15 @@ def _longest(calls: pl.DataFrame) -> pl.DataFrame:
     return calls.sort("ns", "start", descending=[True, False])
 
 
-def _long_waits(trace: Trace, device: GpuWork, calls: pl.DataFrame, is_long: Mask) -> tuple[Times, pl.DataFrame, Times]:
+def _long_waits(device: GpuWork, calls: pl.DataFrame, is_long: Mask) -> tuple[Times, pl.DataFrame, Times]:
     """Return the long gaps that a long call fills, the call that takes most of each (ROW), and its ns there."""
-    length = pl.col("end") - pl.col("start")
-    calls = _named(trace, calls.filter("counts", length > MAX_SHORT_GAP, pl.col("role").is_in(WORKING_ROLES)))
     frames, gaps, limits = [calls.clear()], [EMPTY.start], [EMPTY.start]
+    long = np.flatnonzero(is_long & (device.gap_thread >= 0))
+    gaps_of = dict(rows_by_code(device.gap_thread[long]))
     for (thread,), own in calls.group_by("thread", maintain_order=True):
-        gap = np.flatnonzero(is_long & (device.gap_thread == thread))
+        if thread not in gaps_of:
+            continue
+        gap = long[gaps_of[thread]]
         call, ns = longest_call(device.gap_start[gap], device.gap_end[gap], own)
         waiting = np.flatnonzero(call >= 0)
         frames.append(own[call[waiting]])
@@ -244,7 +236,7 @@ def _long_waits(trace: Trace, device: GpuWork, calls: pl.DataFrame, is_long: Mas
     return rows[order], pl.concat(frames)[order], most[order]
 
 
-def _compiling(capture: MeasuredCapture, device: GpuWork, calls: pl.DataFrame) -> tuple[dict[str, int], Times]:
+def _compiling(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> tuple[dict[str, int], Times]:
     """Return the long gaps in which the host compiles or a library starts, and their `host` ns by what shows it.
 
     A range shows it by its name. A call that links or loads a module shows that the host, or a thread or process that
@@ -256,12 +248,8 @@ def _compiling(capture: MeasuredCapture, device: GpuWork, calls: pl.DataFrame) -
     names, which = capture.range_names(capture.ranges_at(device.gap_thread[gaps].astype(np.int64), middle))
     in_range = np.array([COMPILES.search(name) is not None for name in names], np.bool_)[which]
 
-    def have(pattern: str) -> Mask:
-        starts = calls.filter("counts", names_match(calls["name"], pattern))["start"].to_numpy()
-        first, last = (np.searchsorted(starts, edge) for edge in (device.gap_start[gaps], device.gap_end[gaps]))
-        return first < last
-
-    loads, starts = have(LOADS_CODE), have(STARTS_LIBRARY)
+    start, end, both = device.gap_start[gaps], device.gap_end[gaps], (calls.code, calls.libraries)
+    loads, starts = (np.searchsorted(each, start) < np.searchsorted(each, end) for each in both)
     keys = [f"`{name}`" for name in names] + [COMPILATION, LIBRARIES]
     which = np.where(in_range, which, len(names) + ~loads)
     chosen = in_range | loads | starts
@@ -270,14 +258,11 @@ def _compiling(capture: MeasuredCapture, device: GpuWork, calls: pl.DataFrame) -
 
 
 def _words(ns: Mapping[str, int], host: int = 0) -> str:
-    """Return the times of calls, the longest first, and of the host between them."""
-    least = MIN_NAMED * sum(ns.values())
-    names = [name for name in sorted(ns, key=lambda name: (-ns[name], name)) if ns[name] >= least]
-    words = [f"{duration(ns[name])} in {name}" for name in names[:MAX_NAMES]]
-    others = sum(ns.values()) - sum(ns[name] for name in names[:MAX_NAMES])
-    words += [f"{duration(others)} in other calls"] if others >= least and others else []
-    words += [f"{duration(host)} outside CUDA calls"] if host > least else []
-    return join_words(words)
+    """Return the longest times of calls and of the host between them, the longest first."""
+    least = MIN_NAMED * (sum(ns.values()) + host)
+    times = {**{f"in {name}": own for name, own in ns.items()}, "between calls": host}
+    longest = sorted(times, key=lambda words: (-times[words], words))[:MAX_NAMES]
+    return join_words([f"{duration(times[words])} {words}" for words in longest if times[words] >= max(least, 1)])
 
 
 def _places(device: GpuWork, calls: pl.DataFrame) -> tuple[Place, ...]:
@@ -286,7 +271,7 @@ def _places(device: GpuWork, calls: pl.DataFrame) -> tuple[Place, ...]:
     return tuple(
         Place(
             f"{row['name']}: {duration(row['end'] - row['start'])}"
-            + f", launches {plain(row['kernel'], MAX_LETTERS)}" * bool(row["kernel"]),
+            + f", launches {title_name(row['kernel'])}" * bool(row["kernel"]),
             row["start"],
             row["end"],
             device.id,
@@ -299,7 +284,7 @@ def _places(device: GpuWork, calls: pl.DataFrame) -> tuple[Place, ...]:
 def _end(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> FindingDraft:
     """Return the time after the last work of a device's processes."""
     run, last = capture.analysis.run, calls.work.end
-    after = _ns_by_name(_named(capture.trace, inside(calls.every, Window(last, run.end)), "ns"))
+    after = _ns_by_name(_named(calls.every, calls.every.inside(Window(last, run.end)), "ns"))
     whole = run.end - last
     host = whole - sum(after.values())
     case = "host_after_work" if host > ONE_TIME * whole else "end_of_run"
@@ -307,4 +292,56 @@ def _end(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> FindingDra
     return FindingDraft("after_loop", device, (), values, case, "end", outside_ns=whole, evidence=(place,), once=True)
 
 
-start_up = Rule("start_up", find)
+MIN_OUTSIDE = 0.01  # share of the run; a shorter time outside the steady part is not worth a note
+BEFORE, AFTER = "before the first counted iteration", "after the last counted iteration"
+
+
+def outside_iterations(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft | Note]:
+    """The time outside the counted iterations: start-up, warm-up and the end of the run.
+
+    Symptom: the run is longer than its steady part.
+    Cause: imports, CUDA initialization, model building, compilation, the first steps.
+    Remedy: none needed for the steady part; capture only steady steps to leave it out of the capture.
+
+    Findings of the steady part do not include it, so a note states it. With Analysis.whole, a finding claims all idle
+    causes of the gaps that begin outside the steady part. `start_up` has what occurs once, and the time outside all
+    gaps.
+    """
+    if capture.counted is None:
+        return
+    if not capture.analysis.whole:
+        yield from _notes_outside(capture)
+        return
+    yield _draft_outside(device, "before_loop", slice(0, device.steady_gaps.start))
+    yield _draft_outside(device, "after_loop", slice(device.steady_gaps.stop, len(device.gap_start)))
+
+
+def _notes_outside(capture: MeasuredCapture) -> Iterator[Note]:
+    """Yield a note for the start and the end of the run, as long as on the device that has the most time there."""
+    run, steady = capture.analysis.run, [use.steady.window for use in capture.analysis.devices]
+    for name, title, when, window in (
+        ("start_up", "Start-up", BEFORE, Window(run.start, max(window.start for window in steady))),
+        ("after_loop", "End", AFTER, Window(min(window.end for window in steady), run.end)),
+    ):
+        if window.length >= MIN_OUTSIDE * run.length:
+            copying = _copying(capture.trace, window)
+            copies = f", {duration(copying)} of it copies" if copying > ONE_TIME * window.length else ""
+            yield Note(
+                name,
+                f"{title}: {duration(window.length)} {when} ({share(window.length, run.length)} of the run){copies}, "
+                "not shown; --whole includes it",
+            )
+
+
+def _copying(trace: Trace, window: Window) -> int:
+    """Return the ns of a window in which data are copied."""
+    copies = trace.operations.filter(pl.col("class") == "copy", pl.col("start") < window.end)
+    start, end = (copies[name].to_numpy() for name in ("start", "end"))
+    return length(clip(union(start, end, ordered=True), window.start, window.end))
+
+
+def _draft_outside(device: GpuWork, name: str, gaps: slice) -> FindingDraft:
+    ns = {cause: int(device.gaps.frame[cause][gaps].sum()) for cause in CAUSES}
+    largest = [cause for cause in sorted(ns, key=lambda cause: -ns[cause])[:2] if ns[cause]]
+    words = " and ".join(f"{duration(ns[cause])} `{cause}`" for cause in largest)
+    return FindingDraft(name, device, (GapClaim(CAUSES, gaps),), {"causes": words or "for unknown causes"})

@@ -143,7 +143,9 @@ def is_one_of(group: CopyGroup, copies: list[tuple[int, int, int, str, str]]) ->
 
 def made_iteration(place: int, skipped: bool, wall: int) -> Iteration:
     idle = {"launch": place % 3, "host": wall}
-    return Iteration(f"iteration {place}", place, place + wall, skipped, wall, 2 * wall, 3, 5, 0, 7, wall, idle, 11, 13)
+    return Iteration(
+        f"iteration {place}", place, place + wall, skipped, wall, 2 * wall, 3, 5, 0, 7, wall, idle, 11, 13, None
+    )
 
 
 @given(st.integers(0, 5), st.lists(st.integers(0, 50), max_size=60), st.integers(1, 20))

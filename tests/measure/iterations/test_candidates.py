@@ -87,6 +87,7 @@ def test_validation_is_another_phase() -> None:
         "ncclAllReduce",
         "Optimizer.step#AdamW.step",
         "gc generation #",
+        "myelinGraphLoadPersistent",
         "enumerate(DataLoader)#_SingleProcess.__next__",
         "XlaModule:#hlo_module=jit_step,program_id=7#",
     ],

@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from tests.made_trace import made_trace
 from tests.measure.iterations.whole_trace import measure_iterations
 from traceview.measure.iterations.launches import LaunchSequence, launch_sequence
 from traceview.measure.iterations.periods import Period, find_periods
-from traceview.model.analysis import Iterations
+from traceview.model.analysis import Iterations, NotMeasured
 from traceview.model.trace import Trace
 from traceview.pipeline import open_trace
 from traceview.report.screen import confidence_word
@@ -237,7 +238,7 @@ def test_periods_are_iterations_of_the_capture() -> None:
     assert (result.source, result.count, result.thread, result.process_id) == ("period", 4, 0, 1)
     assert result.time_ns == 300
     assert result.range == "period of 3 launches (compute)"
-    assert [row.name for row in result.per_iteration] == ["period 0", "period 1", "period 2", "period 3"]
+    assert [row.name for row in result.per_iteration] == ["iteration 0", "iteration 1", "iteration 2", "iteration 3"]
     assert all(row.end_ns == after.start_ns for row, after in pairwise(result.per_iteration))
 
 
@@ -372,3 +373,35 @@ def test_kernels_that_are_tried_before_the_loop_do_not_hide_it() -> None:
 
 def test_few_equal_launches_are_not_iterations() -> None:
     assert period_of([10, 11, 12, 13, 1, 1, 1, 1, 1, 1]) is None
+
+
+def test_few_calls_in_a_small_part_of_the_run_are_no_iterations() -> None:
+    """Calls of unit tests (`tinydl_tests` of round 12)."""
+
+    def repeated(start: int, count: int) -> Trace:
+        calls = [
+            (0, 10, "memory", 0),
+            *((start + 100 * at, start + 100 * at + 10, "api", 0) for at in range(3 * count)),
+        ]
+        work = [
+            (start + 100 * at + 20, start + 100 * at + 60, ("copy", "compute", "compute")[at % 3], 0, at + 1)
+            for at in range(3 * count)
+        ]
+        return made_trace(work, calls)
+
+    assert isinstance(measure_iterations(repeated(100_000, 6)), NotMeasured)
+    for start, count in ((1_000, 6), (100_000, 30)):
+        assert isinstance(measure_iterations(repeated(start, count)), Iterations)
+
+
+def test_another_kernel_in_each_repetition_is_no_loop() -> None:
+    """Kernels of one template, each measured alone: all are called `Kernel` (`cutlass_large` of round 12)."""
+    calls = [(100 * at, 100 * at + 10, "api", 0) for at in range(12)]
+    work = [(100 * at + 20, 100 * at + 60, ("copy", "compute", "compute")[at % 3], 0, at) for at in range(12)]
+    trace = made_trace(work, calls)
+    kernel = trace.shapes[-1:]
+    for full in ((0, 0, 0, 0), (0, 1, 2, 3)):
+        shapes = pl.concat([trace.shapes[:1], *(kernel.with_columns(demangled=pl.lit(f"Kernel<{at}>")) for at in full)])
+        shape = pl.Series("shape", [0 if at % 3 == 0 else at // 3 + 1 for at in range(12)], dtype=pl.UInt32)
+        found = measure_iterations(replace(trace, shapes=shapes, operations=trace.operations.with_columns(shape)))
+        assert isinstance(found, Iterations) == (len(set(full)) == 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceview.measure.activity import active_devices
-from traceview.measure.gaps import ThreadStates, device_gaps, find_idle_gaps
+from traceview.measure.gaps import ThreadStates, device_gaps
 from traceview.measure.iterations import build_iterations, locate_iterations
 from traceview.measure.iterations.times import MeasuredDevices, breakdown
 from traceview.model.analysis import Iterations, NotMeasured
@@ -18,8 +18,8 @@ def measure_iterations(
     located = locate_iterations(trace, [work.device for work in activities], pattern=pattern, skip=skip)
     if isinstance(located, NotMeasured):
         return located
-    where, work = located
+    where = located.where
     threads = ThreadStates.from_trace(trace)
-    gaps = {work.device: device_gaps(trace, find_idle_gaps(trace, threads, work)) for work in activities}
+    gaps = {work.device: device_gaps(trace, threads, work) for work in activities}
     measured = MeasuredDevices(activities, gaps)
-    return build_iterations(where, breakdown(trace, threads, measured, where.process, where.start, where.end), work)
+    return build_iterations(located, breakdown(trace, threads, measured, where.process, where.start, where.end))

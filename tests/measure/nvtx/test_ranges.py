@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.captures import ALL, shared
 from tests.made_trace import made_trace
 from traceview.intervals import Times
+from traceview.measure import nvtx_ranges
 from traceview.measure.base import CaptureInput
 from traceview.measure.nvtx import Projection, project_operations
 from traceview.measure.nvtx_ranges import RANGES
@@ -96,9 +97,9 @@ def extent(spans: Iterable[tuple[int, int]]) -> int:
     return max(end for _, end in found) - min(start for start, _ in found) if found else 0
 
 
-def expected_use(trace: Trace, name: str) -> RangeUse:
+def expected_use(trace: Trace, *names: str, title: str = "") -> RangeUse:
     ranges = list(enumerate(trace.ranges.iter_rows(named=True)))
-    mine = {index for index, row in ranges if row["name"] == name}
+    mine = {index for index, row in ranges if row["name"] in names}
     host = [span for index, row in ranges if index in mine and (span := seen(trace, row))]
     members: list[tuple[tuple[int, int], bool, bool]] = []
     by_range: dict[int, list[tuple[int, int]]] = {}
@@ -111,7 +112,7 @@ def expected_use(trace: Trace, name: str) -> RangeUse:
         for owner in owners & mine:
             by_range.setdefault(owner, []).append(span)
     return RangeUse(
-        name=name,
+        name=title or names[0],
         domain="",
         count=len(host),
         host_ns=sum(end - start for start, end in host),
@@ -142,6 +143,20 @@ def test_range_names_by_the_nanosecond(trace: Trace) -> None:
         return
     assert isinstance(found, tuple)
     assert list(found) == sorted(wanted, key=lambda use: (-use.gpu_busy_ns, -use.host_ns, use.name))
+
+
+@settings(max_examples=60, deadline=None)
+@given(annotated())
+def test_names_beyond_the_limit_are_one_row(trace: Trace) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nvtx_ranges, "MAX_NAMES", 1)
+        found = measure_ranges(trace)
+    every = measure_ranges(trace)
+    if isinstance(every, NotMeasured) or len(every) < 2:
+        assert found == every
+        return
+    others = [use.name for use in every[1:]]
+    assert found == (every[0], expected_use(trace, *others, title=f"({len(others)} other ranges)"))
 
 
 @settings(max_examples=60, deadline=None)

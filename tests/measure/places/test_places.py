@@ -51,6 +51,14 @@ def test_table_of_modules_adds_up() -> None:
     assert not analyzed(sample("dual.sqlite")).devices[0].tables["modules"].rows, "it has ranges alone"
 
 
+def test_rest_of_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("traceview.measure.kernels.MAX_PLACES", 3)
+    (device,) = analyze(sample("torch_profiler/serial.json.gz")).devices
+    *rows, rest = device.tables["modules"].rows
+    assert len(rows) == 3 and rest.place.endswith(" others)") and rest.direction is None
+    assert sum(row.total_ns for row in (*rows, rest)) == sum(row.total_ns for row in device.tables["kernels"].rows)
+
+
 def test_rest_of_places(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("traceview.measure.kernels.MAX_PLACES", 3)
     (device,) = analyze(sample("dual.sqlite")).devices

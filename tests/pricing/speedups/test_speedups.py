@@ -7,11 +7,11 @@ import polars as pl
 import pytest
 
 from tests.pricing.speedups.dense import dense
-from traceview.measure.kernels.families import kernel_kind
+from traceview.measure.kernels.families import shape_kinds
 from traceview.pricing.speedups import SPEEDUPS, KernelSequence
 from traceview.pricing.speedups.matrices import BATCH, BF16, CHANNELS_LAST, PAD, TF32
 from traceview.pricing.speedups.memory import CHAIN_LEFT, COMPILE, FUSED_OPTIMIZER, SDPA
-from traceview.pricing.speedups.steps import marked, per_run
+from traceview.pricing.speedups.steps import Estimate, LaunchShapes, marked, per_run
 
 FP32_GEMM = "ampere_sgemm_128x64_nn"
 FP32_CONVOLUTION = "void wgrad_alg0_engine<float, (int)128, (int)6, (int)7>(int, int, int, const T1 *)"
@@ -31,6 +31,15 @@ GATHER = "void at::native::vectorized_gather_kernel<(int)16, long>(char *)"
 LAYOUT = "void cudnn::engines_precompiled::nchwToNhwcKernel<__nv_bfloat16, float>(P, T1 *)"
 
 
+def launched(names: list[str], blocks: dict[str, float] | None = None, *, is_flat: bool = False) -> LaunchShapes:
+    """Return launch shapes of these kernels, each of 4 blocks unless `blocks` says otherwise."""
+    shorts = [name.split("<")[0].split("::")[-1] for name in names]
+    both = pl.DataFrame({"name": shorts, "demangled": names}, schema=dict.fromkeys(("name", "demangled"), pl.String))
+    kinds = shape_kinds(both).with_columns(both["demangled"])
+    counts = np.array([(blocks or {}).get(name, 4) for name in names], np.float64)
+    return LaunchShapes(kinds, counts, np.full(len(names), is_flat))
+
+
 def sequence(
     names: list[str], ns: list[int] | None = None, streams: list[int] | None = None, **gpu: object
 ) -> KernelSequence:
@@ -42,10 +51,7 @@ def sequence(
         ns=np.array(ns or [10_000] * len(names), np.int64),
         stream=np.array(streams or [0] * len(names), np.int64),
         shape=np.array([distinct.index(name) for name in names], np.int64),
-        kinds=tuple(kernel_kind(name.split("<")[0].split("::")[-1], name) for name in distinct),
-        full_names=pl.Series(distinct, dtype=pl.String),
-        blocks=np.full(len(distinct), 4.0),
-        is_flat=np.zeros(len(distinct), np.bool_),
+        shapes=launched(distinct),
         **limits,  # type: ignore[arg-type]
     )
 
@@ -112,7 +118,7 @@ def test_attention_has_four_products_in_the_backward_pass() -> None:
 def test_softmax_between_products_of_one_batch_is_no_attention() -> None:
     """A classifier or a policy has one product before its softmax; attention has one for each head and sample."""
     kernels = sequence([BF16_GEMM, SOFTMAX, BF16_GEMM])
-    assert "no softmax" in str(SDPA.estimate(kernels._replace(is_flat=np.ones(2, np.bool_))))
+    assert "no softmax" in str(SDPA.estimate(kernels._replace(shapes=launched([BF16_GEMM, SOFTMAX], is_flat=True))))
 
 
 def test_attention_whose_grids_hide_the_batch_shows_in_the_softmax() -> None:
@@ -120,7 +126,8 @@ def test_attention_whose_grids_hide_the_batch_shows_in_the_softmax() -> None:
 
     def finds_attention(inner: str, softmax_ns: int) -> bool:
         kernels = sequence([BF16_GEMM, inner, SOFTMAX, BF16_GEMM], [10_000, 10_000, softmax_ns, 10_000])
-        return not isinstance(SDPA.estimate(kernels._replace(is_flat=np.ones(3, np.bool_))), str)
+        kernels = kernels._replace(shapes=launched([BF16_GEMM, inner, SOFTMAX], is_flat=True))
+        return not isinstance(SDPA.estimate(kernels), str)
 
     assert finds_attention(ADD, 30_000)
     assert not finds_attention(ADD, 9_000) and not finds_attention(GATHER, 30_000)
@@ -142,7 +149,7 @@ def test_vocabulary_from_launch_shapes(columns: int, unpadded: bool) -> None:
     kernels = sequence(names, [1_000_000] * len(names))
     rows = 8192
     blocks = {FILL: -(-rows * columns // 1024), LOSS: rows, LOSS_BACKWARD: rows}
-    kernels = kernels._replace(blocks=np.array([float(blocks.get(name, 4)) for name in kernels.full_names]))
+    kernels = kernels._replace(shapes=launched(list(dict.fromkeys(names)), blocks))
     estimate = TF32.estimate(kernels)
     assert not isinstance(estimate, str)
     slow = estimate.rows[estimate.middle > estimate.middle[0]]
@@ -217,3 +224,10 @@ def test_runs_and_sums() -> None:
     first, last = np.array([0, 3]), np.array([2, 5])
     assert marked(first, last, 6).tolist() == [True, True, False, True, True, False]
     assert per_run(np.array([1, 2, 4, 8, 16, 32]), first, last, np.add).tolist() == [3, 24]
+
+
+def test_benchmark_of_alignments_has_no_odd_dimensions() -> None:
+    """The aligned kernel runs on the same grid: its dimensions are multiples of 8 (`cutlass_large` of round 12)."""
+    aligned = ODD.replace("align1", "align8")
+    assert isinstance(PAD.estimate(sequence([ODD, BF16_GEMM])), Estimate)
+    assert PAD.estimate(sequence([ODD, aligned])) == "no tensor-core product has dimensions that slow it"

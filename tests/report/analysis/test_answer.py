@@ -39,7 +39,8 @@ def test_kinds_of_programs_in_words() -> None:
     assert program_words(Program()) == "CUDA"
     assert program_words(Program("mpi", ("mpi",))) == "CUDA with MPI"
     assert program_words(Program("openacc", ("openacc", "mpi"))) == "OpenACC with MPI"
-    assert program_words(Program(kind="pytorch", training=False)) == "PyTorch inference"
+    assert program_words(Program(kind="pytorch", training=False, layers=True)) == "PyTorch inference"
+    assert program_words(Program(kind="pytorch", training=False, layers=False)) == "PyTorch"
     assert program_words(Program(kind="tensorrt", training=None)) == "TensorRT"
 
 

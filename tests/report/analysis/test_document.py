@@ -56,6 +56,7 @@ FRACTIONS = {
     ".findings[].unprofiled_cost_fraction",
     ".findings[].others[].unprofiled_cost_fraction",
     ".iterations.confidence",
+    ".report.trust.lost_fraction",
     ".iterations.candidates[].share_fraction",
 }
 A_ROW = [
@@ -112,10 +113,13 @@ def test_missing_measures_have_reasons() -> None:
         "source": "none",
         "confidence": 0.0,
         "time_ns": None,
+        "drift": None,
         "unprofiled_ns": None,
         "unprofiled_source": None,
         "count": 0,
         "skipped": 0,
+        "lost": 0,
+        "apart": 0,
         "kinds": [],
         "candidates": [],
         "wall_ns": {"median": None, "p5": None, "p95": None},

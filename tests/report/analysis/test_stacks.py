@@ -15,6 +15,8 @@ from tests.pages import inputs_of, long_analysis
 from tests.report.browser import Opened, chart, opened
 from traceview.model.analysis import Analysis
 from traceview.model.charts import StackNode
+from traceview.model.composition import composition
+from traceview.model.units import share
 from traceview.pipeline import analyze
 from traceview.report.analysis.page import render
 from traceview.report.screen import STATE_WORDS
@@ -113,8 +115,8 @@ def test_states_of_the_host_are_beside_the_idle_causes(page: Opened, analysis: A
     gaps = analysis.devices[0].gaps
     rows = table_rows(page, "What the host did in idle time")
     known = sorted(((ns, STATE_WORDS[state]) for state, ns in gaps.host_states.ns.items() if ns), reverse=True)
-    host = gaps.causes["host"]
-    assert [row[:1] + row[2:3] for row in rows] == [[word, f"{100 * ns / host:.1f}%"] for ns, word in known]
+    whole = composition(analysis, analysis.devices[0]).whole_ns
+    assert [row[:1] + row[2:3] for row in rows] == [[word, share(ns, whole)] for ns, word in known]
     [waiting] = [row for row in rows if row[0].startswith("waiting")]
     assert all(f"{name} {ns} ns" in waiting[3] for name, ns in gaps.host_states.waits.items())
 

@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.captures import ALL, analyzed, sample, shared
-from tests.report.made_analysis import MS, bare_analysis, made_analysis
+from tests.report.made_analysis import MS, bare_analysis, exposed_causes, made_analysis
+from traceview.model.findings import NO_GAIN
 from traceview.model.rows import CommunicationOverlap
 from traceview.model.trace import Note, Window
+from traceview.report.analysis.answer import finding_lists
 from traceview.report.analysis.terminal import BAR, render
 from traceview.report.screen import Screen, width
 
@@ -31,7 +33,9 @@ def test_first_lines_show_the_parts_of_the_time() -> None:
 def test_bars_cover_the_steady_part_or_the_window() -> None:
     analysis = made_analysis()
     steady = replace(analysis.devices[0].steady, window=Window(0, 40 * MS), compute_ns=30 * MS, busy_ns=32 * MS)
-    none = steady.tables["communication"].with_rows((CommunicationOverlap(0, 0, 0, 0, 0),))
+    none = steady.tables["communication"].with_rows(
+        (CommunicationOverlap(0, 0, 0, 0, exposed_causes(), 0, *[None] * 5),)
+    )
     idle = replace(steady, idle_ns=8 * MS, tables=steady.tables | {"communication": none})
     note = Note("start_up", "Start-up: 60.0 ms before the first counted iteration, not shown; --whole includes it")
     analysis = replace(analysis, devices=(replace(analysis.devices[0], steady=idle),), notes=(note,))
@@ -75,9 +79,22 @@ def test_notes_are_short_in_the_summary() -> None:
 
 def test_three_findings_in_full_and_the_others_in_a_line() -> None:
     text = render(made_analysis(findings=5))
-    assert "1. finding number 0\n   high: gain unknown; it cost 9.00 ms, 1.23 µs per iteration\n" in text
+    assert "1. finding number 0\n   high: at most 9.0%; it cost 9.00 ms, 1.23 µs per iteration\n" in text
     assert text.count("change number") == 3
     assert "     6.00 ms  finding number 3\n     5.00 ms  finding number 4\n" in text
+
+
+def test_large_waits_of_unknown_gain_are_listed() -> None:
+    """The answer names them (`llama_fsdp_forward` of round 12: a collective that waits takes half of the run)."""
+    analysis = made_analysis(findings=3)
+    first, *others = analysis.findings
+    unknown = [replace(each, gain=NO_GAIN, unprofiled_cost_fraction=None) for each in others]
+    large, small = replace(unknown[0], cost_fraction=0.5), replace(unknown[1], cost_fraction=0.1)
+    lists = finding_lists(replace(analysis, findings=(first, large, small)))
+    assert [[each.title for each in findings] for findings in lists.values()] == [
+        [first.title, large.title],
+        [small.title],
+    ]
 
 
 def test_top_limits_the_lists() -> None:
@@ -130,8 +147,8 @@ def test_texts_do_not_break_the_columns(names: str) -> None:
     _assert_fits(render(made_analysis(names)))
 
 
-def _assert_fits(text: str) -> None:
-    assert [line for line in text.split("\n") if width(line) > 80] == []
+def _assert_fits(text: str, columns: int = 80) -> None:
+    assert [line for line in text.split("\n") if width(line) > columns] == []
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
 
 
@@ -144,9 +161,12 @@ def test_ascii_has_the_same_figures() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_summaries_of_captures_fit_80_columns(name: str) -> None:
+def test_summaries_of_captures_fit_their_columns(name: str) -> None:
     analysis = analyzed(shared(name))
+    narrow = render(analysis, Screen(40))
+    _assert_fits(narrow, 40)
+    assert not re.search(r"^ *[a-z]\n *[a-z]$", narrow, re.MULTILINE), "no column of single letters"
     text = render(analysis)
     _assert_fits(text)
-    bars = re.findall(r"^  ([█▓▒░]{2,})$", text, re.MULTILINE)
+    bars = re.findall(r"^  ([█▓▒▞░·]{2,})$", text, re.MULTILINE)
     assert [len(bar) for bar in bars] == [BAR] * len(analysis.devices)

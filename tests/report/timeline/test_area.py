@@ -119,7 +119,7 @@ def test_area_has_a_table_of_its_rows_and_leads_to_each(page: Opened, analysis: 
     for stream in analysis.devices[0].streams:
         work = analysis.trace.operations.filter(analysis.trace.operations["stream"] == stream.stream)
         begun = ((work["start"] >= start) & (work["start"] < end)).sum()
-        assert shown[f"GPU 0 {stream.label}"][3] == f"{begun:,}"
+        assert shown[f"GPU 0 {stream.label} {stream.purpose}"][3] == f"{begun:,}"
     assert page.page.locator("#measured").count() == 1
     page.page.locator("#panel [data-table=row] button.plain", has_text="stream").first.click()
     page.page.wait_for_function("() => traceview.area.result?.rows?.length === 1")

@@ -21,6 +21,14 @@ def pressed(page: Opened) -> list[str]:
     return page.page.locator("#legend-items button[aria-pressed=true]").all_inner_texts()
 
 
+def show_all(page: Opened) -> None:
+    """Click the button below the items, once the timeline has the height that it has at this place of the page."""
+    button = page.page.locator("#legend-all")
+    button.scroll_into_view_if_needed()
+    page.settle()
+    button.click()
+
+
 def test_legend_hides_and_isolates(page: Opened) -> None:
     every = pressed(page)
     first = page.page.locator("#legend-items button").first
@@ -34,7 +42,7 @@ def test_legend_hides_and_isolates(page: Opened) -> None:
     first.dblclick()
     page.settle()
     assert pressed(page) == every[:1]
-    page.page.locator("#legend-all").click()
+    show_all(page)
     assert pressed(page) == every
     first.click(modifiers=["Alt"])
     assert pressed(page) == every[:1]

@@ -183,6 +183,41 @@ def test_hover_names_the_cause_of_a_gap(page: Opened) -> None:
     assert "host" in text
 
 
+def test_click_on_exposed_time_names_what_follows_and_what_it_waits_for(page: Opened, analysis: Analysis) -> None:
+    """The row has each exposed nanosecond with its cause, and a mark the operations around it."""
+    marks = page.evaluate(
+        """() => {
+          const marks = traceview.marksIn(traceview.board.shown.find((row) => row.kind === "exposed").lanes[0].exact);
+          const at = marks.awaited.findIndex((one) => one);
+          traceview.setView(marks.start[at], marks.end[at]);
+          const names = traceview.page.names, of = (numbers) => [...numbers].map((one) => names[one - 1] ?? "");
+          const next = of([...marks.name].map((one) => one + 1));
+          return { at, next, exposed: of(marks.exposed), awaited: of(marks.awaited),
+            look: [...marks.look].map((one) => traceview.page.looks[one]),
+            length: [...marks.start].map((start, i) => marks.end[i] - start) };
+        }"""
+    )
+    sums: dict[str, int] = {}
+    for look, length in zip(marks["look"], marks["length"], strict=True):
+        sums[look] = sums.get(look, 0) + length
+    [device] = analysis.devices
+    expected: dict[str, int] = {}
+    for row in device.tables["exposed_ranges"].rows:
+        for cause, ns in row.exposed_causes.items():
+            if ns:
+                expected[f"exposed_{cause}"] = expected.get(f"exposed_{cause}", 0) + ns
+    assert sums == expected
+    page.settle()
+    y = page.evaluate("traceview.board.shown.find((row) => row.kind === 'exposed').y + 5")
+    box = page.page.locator("#canvas").bounding_box()
+    assert box is not None
+    page.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + y)
+    text, at = page.page.locator("#panel").inner_text(), marks["at"]
+    assert f"exposed until {marks['next'][at]}" in text and "which waits for" in text
+    assert marks["exposed"][at] in text and marks["awaited"][at] in text
+    assert marks["look"][at].removeprefix("exposed_").replace("_", " ") in text
+
+
 def test_search_moves_from_match_to_match(page: Opened) -> None:
     search = page.page.locator("#search")
     search.fill("cudaDeviceSynchronize")

@@ -3,8 +3,7 @@
 contents.py  the events of an export, narrowed to a window and a device
 slices.py    what is no GPU work as slices of tracks
 perfetto.py  Perfetto's native trace
-gpu_stages.py  its GPU data model: GPUs, render stages and counters
-wire.py      protobuf's wire format
+gpu_stages.py  its GPU data model: GPUs, render stages and counters, and protobuf's wire format
 tables.py    the normalised frames and the declared tables as flat tables in Parquet
 """
 
@@ -12,12 +11,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from traceview.captures.export.contents import ExportContents, collect
 from traceview.captures.export.perfetto import pieces
 from traceview.captures.export.tables import FILES, write_tables
+from traceview.model.frozen import dataclass
 from traceview.report.files import check_file, check_folder, new_folder, write_pieces
 
 __all__ = ["FORMATS", "ExportContents", "Written", "check_output", "collect", "pieces", "write", "write_trace"]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
 from traceview.intervals import Times
 from traceview.measure.activity import Activity, active_devices, overlaps_window
-from traceview.measure.gaps import ThreadStates, device_gaps, find_idle_gaps
+from traceview.measure.gaps import ThreadStates, device_gaps
 from traceview.model.analysis import Analysis, Gaps
+from traceview.model.frozen import dataclass
 from traceview.model.trace import Trace
 from traceview.model.whatif import WhatIf
 
@@ -46,7 +46,7 @@ class ExportContents:
 
     def gaps(self, device: Activity) -> Gaps:
         """Measure the idle gaps of a device and their causes, as an analysis does."""
-        return device_gaps(self.trace, find_idle_gaps(self.trace, self.host, device))
+        return device_gaps(self.trace, self.host, device)
 
     @property
     def first(self) -> int:

@@ -8,7 +8,7 @@ tracks. Field numbers are from protos/perfetto/trace/gpu, gpu_track_event.proto 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any
 
@@ -19,6 +19,7 @@ from traceview.captures.export.contents import ExportContents
 from traceview.captures.export.wire import Chunk, message, messages, text, uint, uints
 from traceview.intervals import Times
 from traceview.measure import COUNTERS
+from traceview.model.frozen import dataclass
 from traceview.model.sizes import CounterSeries
 from traceview.model.trace import KINDS, MEMORIES, SOURCES
 

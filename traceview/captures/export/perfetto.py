@@ -10,15 +10,13 @@ A trace of several captures has a track for each, above its GPUs, with a slice t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 import polars as pl
 
 from traceview.captures.export.contents import ExportContents
-from traceview.captures.export.gpu_stages import (
-    ARGUMENTS as STAGE_ARGUMENTS,
-)
+from traceview.captures.export.gpu_stages import ARGUMENTS as STAGE_ARGUMENTS
 from traceview.captures.export.gpu_stages import (
     GpuNumbers,
     counter_packets,
@@ -31,6 +29,7 @@ from traceview.captures.export.gpu_stages import (
 from traceview.captures.export.slices import CATEGORIES, NUMBERS, TEXTS, SliceBuilder, Track
 from traceview.captures.export.wire import Chunk, encoded, matrix, message, messages, text, uint, uints
 from traceview.intervals import Times
+from traceview.model.frozen import dataclass
 from traceview.model.trace import KINDS, MEMORIES
 
 BLOCK = 1 << 16  # slices or render stages
@@ -143,10 +142,7 @@ def _clock_slice(capture: PlacedCapture, place: _Place) -> bytes:
             message(1, place.tracks, message(DESCRIPTOR, descriptor)),
             place.packet(uint(FLAGS, STATE_CLEARED)),
             place.packet(uint(TIMESTAMP, begin), message(TRACK_EVENT, uint(TYPE, BEGIN), event)),
-            place.packet(
-                uint(TIMESTAMP, end),
-                message(TRACK_EVENT, uint(TYPE, END), uint(TRACK_UUID, place.root)),
-            ),
+            place.packet(uint(TIMESTAMP, end), message(TRACK_EVENT, uint(TYPE, END), uint(TRACK_UUID, place.root))),
         )
     )
 

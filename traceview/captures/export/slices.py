@@ -7,7 +7,7 @@ only if its events nest, so events that overlap go to separate lanes of the trac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +18,7 @@ from traceview.intervals import Times
 from traceview.measure.activity import Activity
 from traceview.model.analysis import CAUSES
 from traceview.model.findings import Finding
+from traceview.model.frozen import dataclass
 from traceview.model.stacks import SCOPE_KINDS
 from traceview.model.trace import ROLES
 
@@ -294,10 +295,7 @@ def _host_slices(builder: SliceBuilder) -> list[Columns]:
             "correlation": contents.api["correlation"].cast(pl.Int64),
             "role": builder.add_enum(contents.api["role"].cast(pl.Enum(ROLES))),
         },
-        {
-            "category": kind.astype(np.int64) + CATEGORIES.index(SCOPE_KINDS[0]),
-            "sequence": contents.scopes["sequence"],
-        },
+        {"category": kind.astype(np.int64) + CATEGORIES.index(SCOPE_KINDS[0]), "sequence": contents.scopes["sequence"]},
     )
     return [
         {

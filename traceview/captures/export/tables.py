@@ -93,8 +93,7 @@ def _gaps(contents: ExportContents, devices: tuple[DeviceUse, ...]) -> pl.DataFr
 
 def _streams(contents: ExportContents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
     rows = pl.Series("stream", [use.stream for device in devices for use in device.streams], dtype=pl.Int32)
-    # A table in a flat format has no struct, and `gaps` has the causes.
-    return _device_table("streams")(contents, devices).drop("causes", strict=False).insert_column(0, rows)
+    return _device_table("streams")(contents, devices).insert_column(0, rows)
 
 
 def _devices(_contents: ExportContents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
@@ -121,7 +120,8 @@ def _device_table(name: str) -> Build:
 
     def build(_contents: ExportContents, devices: tuple[DeviceUse, ...]) -> pl.DataFrame:
         frames = [declared_frame(use.tables[name]).insert_column(0, pl.lit(use.id).alias("device")) for use in devices]
-        return pl.concat(frames) if frames else pl.DataFrame(schema={"device": pl.String})
+        frame = pl.concat(frames) if frames else pl.DataFrame(schema={"device": pl.String})
+        return frame.drop("causes", "exposed_causes", strict=False)  # a table in a flat format has no struct
 
     return build
 

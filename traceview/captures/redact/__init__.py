@@ -30,7 +30,7 @@ from traceview.read import raw
 from traceview.read.formats import read_capture
 from traceview.read.raw import RawCapture
 from traceview.read.sqlite.reader import tables_with_metadata, write_tables
-from traceview.report.files import check_outputs, new_file, refused_as_present
+from traceview.report.files import check_different, check_file, new_file, refused_as_present
 
 __all__ = ["KeptText", "Redacted", "redact"]
 
@@ -66,10 +66,7 @@ TEXTS: Mapping[str, Mapping[str, str]] = {
 MADE_HERE = (raw.STRINGS, raw.PROGRAM)  # tables of a copy that are not copied
 NO_TEXT = -1  # the id of a text that StringIds lacks
 # What an event of NVTX names, by its eventType. Other events have no text in a copy, but for the marks of FLOPs.
-EVENTS = {
-    **dict.fromkeys((*raw.RANGE_TYPES, raw.CATEGORY_NAMED, raw.DOMAIN_CREATED), RANGE),
-    raw.THREAD_NAMED: THREAD,
-}
+EVENTS = {**dict.fromkeys((*raw.RANGE_TYPES, raw.CATEGORY_NAMED, raw.DOMAIN_CREATED), RANGE), raw.THREAD_NAMED: THREAD}
 NAMING = (raw.SCOPES, raw.THREAD_NAMES, raw.PROCESSES, "TARGET_INFO_NVTX_CUDA_STREAM")  # their rows say only names
 # A process with rows here is the program's. nsys names the threads and processes of the whole machine.
 TRACED = (*raw.GPU_WORK, raw.RUNTIME, raw.NVTX, *raw.MPI, *raw.OPENACC, raw.SYSTEM_CALLS, raw.SCOPES)
@@ -280,7 +277,8 @@ def redact(report: str | Path, out: str | Path, *, names: Names = "keep", progre
     step = progress or (lambda _step, _done: None)
     if os.path.lexists(out):
         raise refused_as_present(out)
-    check_outputs((report,), (out,))
+    check_different((report,), (out,))
+    check_file(out)
     step("read", 0.0)
     capture = read_capture(report)
     stated = dict(tables_with_metadata(capture._replace(tables={})))

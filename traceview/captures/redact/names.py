@@ -60,7 +60,7 @@ class HiddenNames:
         return TOKEN.sub(lambda match: self._token(match[0]), text[:MAX_NAME])[:MAX_NAME]
 
     def public(self, text: str) -> str | None:
-        """Return a name if it is that of a call of a public library, or has no unknown word; None for another."""
+        """Return a name that stays: a call of a public library, or one whose words are all known. None for others."""
         return text if PUBLIC_CALL.fullmatch(text) or self.name(text) == text else None
 
     def _token(self, token: str) -> str:
@@ -68,15 +68,15 @@ class HiddenNames:
             return token
         stretches = STRETCH.findall(token)
         if not stretches or len(stretches) > MAX_CHANGES:
-            return self._around(token, self._hashed)
+            return self._hidden_outside_words(token, self._hashed)
         return "".join(self._numbers.get(each, each) if each.isdigit() else self._letters(each) for each in stretches)
 
     def _letters(self, letters: str) -> str:
         if letters.lower() in self._words:
             return letters
-        return self._around(letters, lambda piece: WORD.sub(lambda match: self._word(match[0]), piece))
+        return self._hidden_outside_words(letters, lambda piece: WORD.sub(lambda match: self._word(match[0]), piece))
 
-    def _around(self, text: str, hide: Callable[[str], str]) -> str:
+    def _hidden_outside_words(self, text: str, hide: Callable[[str], str]) -> str:
         """Return a text with all but the words that stay inside it hidden."""
         pieces = self._inside.split(text)  # every second one stays
         pieces[::2] = [piece and hide(piece) for piece in pieces[::2]]
@@ -104,7 +104,8 @@ def hidden_kernels(names: list[list[str | None]], hidden: HiddenNames, *, keeps_
     that of the kernel's family alone. Names of NCCL's kernels stay: they say the collective, its type and algorithm.
     """
     texts = [[text or UNNAMED for text in column] for column in (names[0], names[-1])]
-    kinds = shape_kinds(pl.DataFrame(texts, schema=dict.fromkeys(("name", "demangled"), pl.String)))
+    names_of_kernels = pl.DataFrame(texts, schema=dict.fromkeys(("name", "demangled"), pl.String))
+    kinds = [KernelKind(*row) for row in shape_kinds(names_of_kernels).iter_rows()]
     communicating = {short for short, kind in zip(texts[0], kinds, strict=True) if kind.family == "communication"}
     made: list[list[str | None]] = [[] for _ in names]
     for short, full, kind in zip(*texts, kinds, strict=True):

@@ -133,8 +133,8 @@ def _by_shape(shapes: pl.DataFrame) -> Iterator[tuple[str, Times, Sequence[str |
     order = shapes.with_row_index("row").sort(list(SHAPES))["row"].to_numpy()
     yield "shape", np.argsort(order), [None] * len(order)
     kinds = shape_kinds(shapes)
-    for name, texts in (("kernel", [kind.label for kind in kinds]), ("family", [kind.family for kind in kinds])):
-        yield name, *_numbered(pl.Series(texts, dtype=pl.String))
+    for name, texts in (("kernel", kinds["label"]), ("family", kinds["family"].cast(pl.String))):
+        yield name, *_numbered(texts)
 
 
 def _by_place(places: pl.DataFrame) -> Iterator[tuple[str, Times, Sequence[str | None]]]:
@@ -199,17 +199,17 @@ def launch_shapes(devices: Sequence[KernelSums], shapes: pl.DataFrame) -> tuple[
         .group_by("shape")
         .agg(pl.col("count", "total_ns").sum(), ((shorter + longer) // 2).alias("median_ns"))
     )
-    uses = pl.concat([shapes[uses["shape"].to_numpy()], uses], how="horizontal")
+    shape, family = uses["shape"].to_numpy(), shape_kinds(shapes)["family"]
+    uses = pl.concat([shapes[shape], family[shape].to_frame(), uses], how="horizontal")
     uses = uses.sort("count", *SHAPES, descending=[True, *[False] * len(SHAPES)]).head(MAX_LAUNCH_SHAPES)
     return tuple(
         LaunchShape(
             **{name: row[name] for name in ("shape", "name", "demangled", "registers", "shared_bytes")},
-            **{name: row[name] for name in ("count", "total_ns", "median_ns")},
-            family=kind.family,
+            **{name: row[name] for name in ("count", "total_ns", "median_ns", "family")},
             grid=_size(row, "grid"),
             block=_size(row, "block"),
         )
-        for row, kind in zip(uses.iter_rows(named=True), shape_kinds(uses), strict=True)
+        for row in uses.iter_rows(named=True)
     )
 
 

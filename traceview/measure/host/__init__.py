@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 
 import numpy as np
@@ -27,6 +27,7 @@ from traceview.measure.host.lines import (
 from traceview.measure.host.stack_cells import CALLS, PYTHON, SAMPLES, StackIndex
 from traceview.model.analysis import DeviceUse, Gaps, HostStates
 from traceview.model.columns import Table
+from traceview.model.frozen import dataclass
 from traceview.model.rows import SourceLine
 from traceview.model.stacks import EVENT_STATES, StackFrame
 from traceview.model.trace import Trace, Window

@@ -46,8 +46,7 @@ def idle_by_thread(trace: Trace, states: ThreadStates, gaps: pl.DataFrame) -> It
     start, end, thread = (ended[name].to_numpy() for name in ("start", "end", "thread"))
     launched, returned = (np.clip(trace.api[name].to_numpy()[call], start, end) for name in ("start", "end"))
     profiler = states.profiler.union()
-    for caller in np.flatnonzero(np.bincount(thread)).tolist():
-        own = thread == caller
+    for caller, own in intervals.rows_by_code(thread):
         before = intervals.union(start[own], launched[own], ordered=True)
         host = intervals.subtract(before, states.threads[caller].all.members_near(before))
         blamed = intervals.union(start[own], np.maximum(returned[own], launched[own]), ordered=True)
@@ -163,7 +162,10 @@ def line_times(index: StackIndex, thread_idle: ThreadIdle, line: SourceLine) -> 
 
 
 def measure_lines(index: StackIndex, stacks: IdleStacks) -> tuple[SourceLine, ...]:
-    """Return the lines with the most idle time, each with the function of a library where most of it was spent."""
+    """Return the lines with the most idle time, each with the function of a library where most of it was spent.
+
+    One row has all beyond MAX_LINES.
+    """
     if stacks.frame.is_empty():
         return ()
     evidence = index.evidence
@@ -193,7 +195,12 @@ def measure_lines(index: StackIndex, stacks: IdleStacks) -> tuple[SourceLine, ..
         .sort("idle_ns", "file", "line", "function", "until", descending=[True, False, False, False, False])
     )
     total, samples = int(lines["idle_ns"].sum()), int(lines["samples"].sum())
-    return tuple(_line(evidence, row, total, 0 if stacks.exact else samples) for row in lines[:MAX_LINES].to_dicts())
+    rows, others = lines[:MAX_LINES].to_dicts(), lines[MAX_LINES:]
+    if len(others):
+        sums = others.select(pl.col("idle_ns", "host_ns", "samples").sum()).row(0, named=True)
+        name = f"({len(others)} other lines)"
+        rows.append({"file": "", "line": 0, "function": name, "until": "", "node": -1, **sums})
+    return tuple(_line(evidence, row, total, 0 if stacks.exact else samples) for row in rows)
 
 
 def _line(evidence: HostEvidence, row: dict[str, int | str], total: int, samples: int) -> SourceLine:
@@ -204,7 +211,7 @@ def _line(evidence: HostEvidence, row: dict[str, int | str], total: int, samples
         line=int(row["line"]),
         function=str(row["function"]),
         until=str(row["until"]),
-        stack="" if row["until"] else _library_calls(evidence, node),
+        stack="" if row["until"] or node < 0 else _library_calls(evidence, node),
         idle_ns=idle,
         host_ns=int(row["host_ns"]),
         low_ns=min(int(low * total), idle),

@@ -31,9 +31,10 @@ from traceview.measure.iterations.candidates import (
     single_passes,
     with_other_loop,
 )
+from traceview.measure.iterations.intact import NONE_LOST, LostIterations, intact_stretch
 from traceview.measure.iterations.kinds import iteration_kinds
 from traceview.measure.iterations.launches import LaunchSequence, launch_sequence
-from traceview.measure.iterations.levels import PeriodLevel
+from traceview.measure.iterations.levels import MAX_SHORT, PeriodLevel
 from traceview.measure.iterations.periods import Period, find_loops, level_candidate, period_name
 from traceview.measure.iterations.times import (
     Breakdown,
@@ -59,10 +60,10 @@ from traceview.model.trace import Trace, Window
 FIGURES = tuple(f"{name}_ns" for name in ITERATION_FIGURES)
 
 
-def build_iterations(where: IterationRanges, split: Breakdown, work: IterationLaunches) -> Iterations:
-    """Return the iterations at `where` with their figures; `work` is what they launch."""
+def build_iterations(located: LocatedIterations, split: Breakdown) -> Iterations:
+    """Return the iterations with their figures."""
+    where, work, times = located.where, located.work, located.times
     figures = _iteration_figures(where, split)
-    times = IterationTimes(where.start, where.end, work.finish, where.skipped)
     rows = _build_rows(where, figures, split.idle, times.finish)
     spreads = _spreads(figures, split.idle, where.skipped)
     return Iterations(
@@ -119,6 +120,8 @@ WARM_UP_PERIOD = Fraction(7, 5)
 MIN_ALIKE, MIN_OUTLIER, OUTLIER_SPREADS = 4, 1.1, 10
 MAX_WARM_UP = 3  # periods; a quarter of all periods, if that is more
 UNPROVEN = 0.5  # confidence in ranges that no GPU work proves
+MAX_CALLS, SMALL_PART = 7, 0.05  # repetitions of a few launches, and share of the run, of calls outside a loop
+MAX_COMPARED = 24  # repetitions whose costliest kernels are compared
 MAX_PROCESSES = 4  # whose launches are searched for a period
 
 
@@ -145,10 +148,16 @@ class IterationRanges(NamedTuple):
 
 
 class LocatedIterations(NamedTuple):
-    """Where the iterations are, and what they launch."""
+    """Where the iterations are, and what they launch; `lost` are those that are left out (intact_stretch)."""
 
     where: IterationRanges
     work: IterationLaunches
+    lost: LostIterations = NONE_LOST
+
+    @property
+    def times(self) -> IterationTimes:
+        """When they start and end on the host and on the GPU."""
+        return IterationTimes(self.where.start, self.where.end, self.work.finish, self.where.skipped)
 
 
 def locate_iterations(
@@ -174,14 +183,24 @@ def locate_iterations(
     else:
         detected = _from_ranges(trace, matching_ranges(ranges, pattern, trace.info.file))
     if detected is None:
-        return NotMeasured(capture_advice(trace.info.profiler, trace.program).no_iterations)
+        return NotMeasured(capture_advice(trace.info.profiler, trace.program)["no_iterations"])
     where = _clip_to_window(detected, trace.window)
     if len(where.start) == 0:
         return NotMeasured("no iteration overlaps the chosen window")
-    where = _with_warm_up(trace, where, skip)
+    kept, lost = intact_stretch(whole, where.process, where.start, where.end)
+    where = _with_warm_up(trace, _iterations_in(where, kept), skip)
     until = end_of_launches(where.start, where.end)
     work = IterationLaunches.from_trace(whole, where.process, where.start, until, devices)
-    return LocatedIterations(_up_to_last_work(where, work), work)
+    return LocatedIterations(_up_to_last_work(where, work), work, lost)
+
+
+def _iterations_in(where: IterationRanges, kept: slice) -> IterationRanges:
+    if kept == slice(0, len(where.start)):
+        return where
+    first_loop = len(range(len(where.start))[kept][: max((where.first_loop or 0) - kept.start, 0)]) or None
+    return where._replace(
+        start=where.start[kept], end=where.end[kept], names=list(where.names[kept]), first_loop=first_loop
+    )
 
 
 def _with_warm_up(trace: Trace, where: IterationRanges, skip: int | None) -> IterationRanges:
@@ -196,6 +215,7 @@ def _with_warm_up(trace: Trace, where: IterationRanges, skip: int | None) -> Ite
 def _detect(
     trace: Trace, devices: Sequence[int], projection: Projection | None, ranges: pl.DataFrame
 ) -> IterationRanges | None:
+    layers = np.empty(0, np.int64)
     if trace.operations["launch"].null_count() == len(trace.operations):
         # Without launches, no range can be tied to GPU work.
         longest = repeating_ranges(ranges)
@@ -204,14 +224,20 @@ def _detect(
     elif not ranges.is_empty():
         phases = range_phases(ranges, LaunchSums.from_trace(trace, projection or project_operations(trace)))
         chosen = choose_phase(phases)
-        if chosen is not None and not chosen.is_layer and not _in_single_pass(ranges, chosen.start):
+        if chosen is not None and chosen.is_layer:
+            layers = chosen.start
+        elif chosen is not None and not _in_single_pass(ranges, chosen.start):
             first, last = first_and_last(phases, chosen)
             rows, start, end, first_loop = with_other_loop(phases, first, last.end)
             loops = first.ranges._replace(rows=rows)
             where = _from_ranges(trace, loops, chosen.confidence, other_phases(phases, chosen))
             return where._replace(start=start, end=end, first_loop=first_loop)
     repeated = _from_launches(trace, devices)
-    return None if repeated is None or _in_single_pass(ranges, repeated.start) else repeated
+    if repeated is None or _in_single_pass(ranges, repeated.start):
+        return None
+    inside = np.searchsorted(layers, repeated.start, side="right")  # a repetition in each layer is that layer
+    is_layer = len(layers) > 0 and len(np.unique(inside)) >= MIN_NESTED_SHARE * len(repeated.start)
+    return None if is_layer else repeated
 
 
 def _in_single_pass(ranges: pl.DataFrame, starts: Times) -> bool:
@@ -245,9 +271,34 @@ def _from_launches(trace: Trace, devices: Sequence[int]) -> IterationRanges | No
     for process in times.sort("total", "process", descending=[True, False])["process"].head(MAX_PROCESSES).to_list():
         sequence = launch_sequence(trace, process)
         period, levels = find_loops(sequence, trace.program.training)
-        if period is not None:
+        if period is not None and not _are_separate_calls(trace, process, period):
             return _from_period(process, sequence, period, levels)
     return None
+
+
+def _are_separate_calls(trace: Trace, process: int, period: Period) -> bool:
+    """Return whether few repetitions are calls outside a loop.
+
+    They take little of the run, as the calls of unit tests do, or each has another costliest kernel by its full name:
+    a benchmark of the kernels of a template runs one after the other.
+    """
+    if trace.api.is_empty():
+        return False
+    count, calls = len(period.first), trace.api.select(pl.col("start").min(), pl.col("end").max())
+    few = count <= MAX_CALLS and (period.last - period.first).max() <= MAX_SHORT
+    if few and period.end[-1] - period.start[0] < SMALL_PART * (calls["end"][0] - calls["start"][0]):
+        return True
+    if count > MAX_COMPARED:
+        return False
+    own = (pl.col("process") == process) & pl.col("launch").is_not_null() & (pl.col("class") == "compute")
+    lazy = trace.operations.lazy().filter(own)
+    kernels = lazy.select("launch", "shape", ns=pl.col("end") - pl.col("start")).collect()
+    at = np.searchsorted(period.start, trace.api["start"].to_numpy()[kernels["launch"].to_numpy()], side="right") - 1
+    names = trace.shapes["demangled"].fill_null("")[kernels["shape"].to_numpy()]
+    sums = kernels.with_columns(names.alias("name"), at=pl.Series(at)).filter(pl.col("at") >= 0, pl.col("name") != "")
+    sums = sums.group_by("at", "name").agg(pl.col("ns").sum()).sort("ns", "name", descending=True)
+    costliest = sums.unique("at", keep="first")["name"]
+    return bool(len(costliest) == count == costliest.n_unique())
 
 
 def _from_period(
@@ -262,7 +313,7 @@ def _from_period(
         candidates=tuple(level_candidate(sequence, level) for level in levels),
         thread=int(np.argmax(threads)),
         process=process,
-        names=[f"period {index}" for index in range(len(period.start))],
+        names=[f"iteration {index}" for index in range(len(period.start))],
         start=period.start,
         end=period.end,
         first_loop=period.first_loop,
@@ -283,7 +334,7 @@ def _up_to_last_work(where: IterationRanges, work: IterationLaunches) -> Iterati
 
     Every other period lasts until the next one begins. The host leaves the last one when it has launched its work.
     """
-    times = IterationTimes(where.start, where.end, work.finish, where.skipped)
+    times = LocatedIterations(where, work).times
     if where.source != "period" or times.runs_ahead or where.clipped:
         return where
     return where._replace(end=np.append(where.end[:-1], times.last_border))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -24,6 +23,7 @@ from traceview.measure.nvtx import (
     without_library_ranges,
 )
 from traceview.model.analysis import IterationCandidate
+from traceview.model.frozen import dataclass
 from traceview.model.names import names_with_match
 from traceview.model.trace import Trace
 
@@ -151,8 +151,9 @@ class LaunchSums:
     """What the ranges and processes of a capture launch.
 
     `count` and `gpu_ns` have an entry for each row of Trace.ranges: the number of operations that the range launches,
-    and their GPU time; `own` is the number that the range's thread launches. `processes` has a row for each process:
-    process, total_ns and total_count of its operations with a launch.
+    and their GPU time; `own` is the number that the range's thread launches. A launch whose work the capture lacks
+    counts as one operation without time. `processes` has a row for each process: process, total_ns and total_count of
+    its operations with a launch.
     """
 
     count: Times
@@ -163,7 +164,15 @@ class LaunchSums:
     @classmethod
     def from_trace(cls, trace: Trace, projection: Projection) -> LaunchSums:
         """Add up the launches of a trace; `projection` is the result of project_operations."""
-        return cls(*_launched_work(trace, projection), _process_totals(trace))
+        count, gpu_ns, own = _launched_work(trace, projection)
+        totals = _process_totals(trace)
+        if len(trace.lost):
+            lost = trace.api.select("start", "process", "thread")[trace.lost["launch"]]
+            count, own = count + _inside_ranges(trace, lost, "process"), own + _inside_ranges(trace, lost, "thread")
+            more = lost.group_by("process").agg(lost=pl.len())
+            totals = totals.join(more, on="process", how="full", coalesce=True).fill_null(0)
+            totals = totals.select("process", "total_ns", pl.col("total_count") + pl.col("lost"))
+        return cls(count, gpu_ns, own, totals)
 
 
 def range_phases(ranges: pl.DataFrame, launched: LaunchSums) -> list[Phase]:
@@ -239,6 +248,16 @@ def _launched_work(trace: Trace, projection: Projection) -> tuple[Times, Times, 
         begin, stop = (first + np.searchsorted(stretches.first[first:last], times) for times in edges)
         launched[:, nesting.rows[own]] = running[:, stop] - running[:, begin]
     return launched[0], launched[1], launched[2]
+
+
+def _inside_ranges(trace: Trace, calls: pl.DataFrame, place: str) -> Times:
+    """Return how many of some ascending calls of its process, or of its thread, begin in each range."""
+    inside = np.zeros(len(trace.ranges), np.int64)
+    start, end, where = (trace.ranges[name].to_numpy() for name in ("start", "end", place))
+    for key, chosen in calls.group_by(place):
+        rows, moments = np.flatnonzero(where == key[0]), chosen["start"].sort().to_numpy()
+        inside[rows] = np.searchsorted(moments, end[rows]) - np.searchsorted(moments, start[rows])
+    return inside
 
 
 def _process_totals(trace: Trace) -> pl.DataFrame:

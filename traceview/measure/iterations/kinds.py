@@ -34,8 +34,10 @@ def iteration_kinds(lengths: Times, work: IterationLaunches, skipped: int) -> tu
     if np.mean(lengths == 0) >= MIN_COUNT:
         return ()  # several iterations run at once on their streams, and some end together
     names, count = work.names[skipped:], work.kernels[skipped:]
+    if not count.any():
+        return ()  # nothing is known of what they do
     groups = [rows for group in _by_contents(lengths, names) for rows in _by_length(group, lengths)]
-    groups = _join_nearest(groups, lengths)
+    groups = _without_pauses(_join_nearest(groups, lengths))
     if len(groups) < 2:
         return ()
     groups.sort(key=lambda rows: int(rows[0]))
@@ -125,6 +127,17 @@ def _join_nearest(groups: list[Rows], lengths: Times) -> list[Rows]:
         middle = [max(float(np.median(lengths[rows])), 1.0) for rows in groups]
         place = int(np.argmin([high / low for low, high in pairwise(middle)]))
         groups[place : place + 2] = [np.sort(np.concatenate(groups[place : place + 2]))]
+    return groups
+
+
+def _without_pauses(groups: list[Rows]) -> list[Rows]:
+    """Join each single iteration between two loops of other kinds to the loop before: a pause makes it long."""
+    for single in [rows for rows in groups if len(rows) == 1]:
+        place, others = int(single[0]), [rows for rows in groups if rows is not single]
+        before = [rows for rows in others if rows[-1] == place - 1 and len(rows) == rows[-1] - rows[0] + 1]
+        after = [rows for rows in others if rows[0] == place + 1 and len(rows) == rows[-1] - rows[0] + 1]
+        if before and after and len(before[0]) > 1 and len(after[0]) > 1:
+            groups = [np.append(rows, place) if rows is before[0] else rows for rows in others]
     return groups
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from traceview.intervals import Times
 from traceview.measure.activity import COMMUNICATION, COMPUTE
 from traceview.measure.shared_work import launch_rows
+from traceview.model.frozen import dataclass
 from traceview.model.trace import KINDS, ROLES, SOURCES, Trace
 
 MAX_NODES = 1000  # CUDA graphs with different numbers of nodes, up to this number, are different launches

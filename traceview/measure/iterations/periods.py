@@ -137,7 +137,7 @@ def _cut_into_iterations(sequence: LaunchSequence, level: PeriodLevel) -> Period
 def _confidence(sequence: LaunchSequence, level: PeriodLevel, first: Times, last: Times) -> float:
     """Return the confidence, 0 to 1, that the repetitions are iterations: few, unequal or short ones may not be.
 
-    Few repetitions in a small share of the run prove less than as many that are the run.
+    Few repetitions are less certain in a small share of the run than in all of it.
     """
     short = level.length <= MAX_SHORT and not sequence.graph[first[0] : last[0]].any()
     outside = (1 - level.score) * DOUBT_OUTSIDE * (2 if short else 1)

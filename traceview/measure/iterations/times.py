@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import BEFORE_ALL, EMPTY, MULTIPLIER, Coverage, Times, sorted_unique
-from traceview.measure.activity import COMMUNICATION, COMPUTE, KERNEL, Activity
+from traceview.measure.activity import COMMUNICATION, COMPUTE, KERNEL, Activity, Copies
 from traceview.measure.gaps import ThreadStates, attribute
-from traceview.measure.overlap import Copies
+from traceview.measure.shared_work import codes_of
 from traceview.model.analysis import CAUSES, Gaps, Spread
 from traceview.model.trace import KINDS, ROLES, Trace, Window
 
@@ -97,7 +97,7 @@ def _work_lengths(trace: Trace, device: Activity, start: Times, end: Times) -> I
 
 
 def _kernel_counts(trace: Trace, device: Activity, start: Times, end: Times) -> Times:
-    kernels = np.flatnonzero(device.select(trace.operations["source"].to_physical().to_numpy()) == KERNEL)
+    kernels = np.flatnonzero(device.select(codes_of(trace.operations, "source")) == KERNEL)
     # Unclipped starts: a kernel that began before the window did not start inside it.
     starts = device.select(trace.operations["start"].to_numpy())[kernels]
     counts: Times = np.searchsorted(starts, end) - np.searchsorted(starts, start)

@@ -15,12 +15,12 @@ import polars as pl
 from traceview import intervals
 from traceview.measure.activity import Activity
 from traceview.measure.base import DeviceInput, Measure
-from traceview.measure.kernels.families import KernelKind, shape_kinds
+from traceview.measure.kernels.families import shape_kinds
 from traceview.measure.places import PLACE, Places
 from traceview.measure.sums import sums_by_owner
 from traceview.model.columns import Table, partial_row
 from traceview.model.rows import KernelFamily, KernelPlace, KernelUse, ModuleUse
-from traceview.model.trace import SHAPES, Trace
+from traceview.model.trace import SHAPES, Trace, enum_texts
 
 MAX_KERNELS = 200
 DIGITS = 6
@@ -28,52 +28,58 @@ DIGITS = 6
 
 def kernel_uses(given: DeviceInput) -> tuple[KernelUse, ...]:
     """Return one row for each name and launch shape, the costliest first; one row for all beyond MAX_KERNELS."""
-    dimensions = (pl.concat_list(f"{kind}_x", f"{kind}_y", f"{kind}_z").alias(kind) for kind in ("grid", "block"))
     sums, limits = _sums_by_shape(given), _sm_limits(given.trace, given.activity.device)
     total = int(sums["total_ns"].sum())
-    first, rest = costliest(sums.with_columns(*dimensions), SHAPES, MAX_KERNELS)
-    kinds = zip(first.iter_rows(named=True), shape_kinds(first), strict=True)
-    rows = [_kernel_use(row, kind, total, limits) for row, kind in kinds]
+    first, rest = costliest(sums, SHAPES, MAX_KERNELS)
+    rows = [_kernel_use(row, total, limits) for row in first.iter_rows(named=True)]
     return (*rows, *([_rest_row(rest, total)] if len(rest) else []))
 
 
 def costliest(totals: pl.DataFrame, keys: Iterable[str], limit: int) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the rows with most `total_ns`, at most `limit`, and the others; equal ones are in the order of `keys`."""
     names = [*keys]
-    ordered = totals.sort(["total_ns", *names], descending=[True, *[False] * len(names)])
-    return ordered.head(limit), ordered[limit:]
+    if len(totals) <= limit:
+        return totals.sort(["total_ns", *names], descending=[True, *[False] * len(names)]), totals.clear()
+    some = intervals.rows_of_largest(totals["total_ns"].to_numpy(), limit)  # often few of many: only these are sorted
+    first = totals[some].with_columns(row=some)
+    first = first.sort(["total_ns", *names], descending=[True, *[False] * len(names)]).head(limit)
+    others = np.ones(len(totals), np.bool_)
+    others[first["row"].to_numpy()] = False
+    return first.drop("row"), totals.filter(others)
 
 
 def kernel_families(given: DeviceInput) -> tuple[KernelFamily, ...]:
     """Return one row for each family that occurs, the costliest first."""
     kernels, work = given.kernels, given.activity
-    families = np.array([kind.family for kind in shape_kinds(given.trace.shapes)])
-    shape = work.select(given.trace.operations["shape"].to_numpy())
-    rows = []
-    for family in np.unique(families[kernels.counts > 0]).tolist():
-        members = (families == family) & (kernels.counts > 0)
-        count, total = (int(sums[members].sum()) for sums in (kernels.counts, kernels.total))
-        busy = total
-        if kernels.overlap:
-            busy = intervals.union_length(work.start, work.end, intervals.rows_where(members[shape]))
-        rows.append(KernelFamily(family, count, total, busy))
-    return tuple(sorted(rows, key=lambda row: (-row.total_ns, row.family)))
+    family = shape_kinds(given.trace.shapes)["family"]
+    code = family.to_physical().to_numpy()
+    counts, totals = (
+        sums_by_owner(code, sums, len(enum_texts(family))).tolist() for sums in (kernels.counts, kernels.total)
+    )
+    busy = totals
+    if kernels.overlap:
+        shape = work.select(given.trace.operations["shape"].to_numpy())
+        rows, busy = intervals.rows_where(shape > 0), totals.copy()
+        for each, members in intervals.rows_by_code(code[shape[rows]]):
+            busy[each] = intervals.union_length(work.start, work.end, rows[members])
+    every = zip(enum_texts(family), counts, totals, busy, strict=True)
+    uses = (KernelFamily(*figures) for figures in every if figures[1])
+    return tuple(sorted(uses, key=lambda row: (-row.total_ns, row.family)))
 
 
 def _sums_by_shape(given: DeviceInput) -> pl.DataFrame:
-    """Return the columns of SHAPES with count, total_ns, min_ns and max_ns."""
-    kernels, shapes = given.kernels, given.trace.shapes
-    sums = pl.DataFrame(
-        {"count": kernels.counts, "total_ns": kernels.total, "min_ns": kernels.low, "max_ns": kernels.high}
-    )
-    return pl.concat([shapes, sums], how="horizontal").filter(pl.col("count") > 0)
+    """Return the columns of SHAPES and of the kinds of kernels with count, total_ns, min_ns and max_ns."""
+    kernels, shapes, used = given.kernels, given.trace.shapes, np.flatnonzero(given.kernels.counts)
+    names = {"count": kernels.counts, "total_ns": kernels.total, "min_ns": kernels.low, "max_ns": kernels.high}
+    sums = pl.DataFrame({name: values[used] for name, values in names.items()})
+    return pl.concat([shapes[used], shape_kinds(shapes)[used], sums], how="horizontal")
 
 
-def _kernel_use(row: Mapping[str, Any], kind: KernelKind, total: int, limits: SmLimits | None) -> KernelUse:
-    grid, block = _dimensions(row["grid"]), _dimensions(row["block"])
+def _kernel_use(row: Mapping[str, Any], total: int, limits: SmLimits | None) -> KernelUse:
+    grid, block = (_dimensions([row[f"{name}_{axis}"] for axis in "xyz"]) for name in ("grid", "block"))
     return KernelUse(
         name=row["name"],
-        **{name: getattr(kind, name) for name in ("label", "family", "precision", "tensor_core")},
+        **{name: row[name] for name in ("label", "family", "precision", "tensor_core")},
         **_figures(row["count"], row["total_ns"], row["min_ns"], row["max_ns"], total),
         demangled=row["demangled"],
         grid=grid,
@@ -228,19 +234,20 @@ def module_uses(given: DeviceInput) -> tuple[ModuleUse, ...]:
         return ()
     total = int(sums["total_ns"].sum())
     place = pl.concat_str("module", "op", separator=" ", ignore_nulls=True)
-    rows = (
-        sums.group_by(pl.when(place == "").then(pl.lit(ELSEWHERE)).otherwise(place).alias("place"), "direction")
-        .agg(pl.col("count", "total_ns").sum())
-        .sort("total_ns", "place", "direction", descending=[True, False, False])
-        .head(MAX_PLACES)
+    keys = pl.when(place == "").then(pl.lit(ELSEWHERE)).otherwise(place).alias("place"), pl.col("direction")
+    first, rest = costliest(
+        sums.group_by(keys).agg(pl.col("count", "total_ns").sum()), ("place", "direction"), MAX_PLACES
     )
-    return tuple(ModuleUse(**row, share=rounded_share(row["total_ns"], total)) for row in rows.iter_rows(named=True))
+    rows = [ModuleUse(**row, share=rounded_share(row["total_ns"], total)) for row in first.iter_rows(named=True)]
+    if len(rest):
+        count, ns = rest.select(pl.col("count", "total_ns").sum()).row(0)
+        rows.append(ModuleUse(f"({len(rest)} others)", None, count, ns, rounded_share(ns, total)))
+    return tuple(rows)
 
 
 def _kernel_names(trace: Trace) -> pl.DataFrame:
     """Return the label and the family of the kernels of each of Trace.shapes."""
-    kinds = [(kind.label, kind.family) for kind in shape_kinds(trace.shapes)]
-    return pl.DataFrame(kinds, schema=dict.fromkeys(KEYS[:2], pl.String), orient="row")
+    return shape_kinds(trace.shapes).select(pl.col("label").alias("kernel"), "family")
 
 
 KERNEL_PLACES = Measure(

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,9 +20,8 @@ from numpy.typing import NDArray
 
 from traceview.measure.shared_work import once_per_frame
 from traceview.model.catalogue import read_toml
-from traceview.model.names import communicates, with_ascii_classes
+from traceview.model.names import communicates, kernel_title, with_ascii_classes
 
-MAX_KEPT = 1 << 14  # names whose kinds are kept
 SEARCHED_TOGETHER = 16  # patterns; a name that matches one of them is not searched further
 
 _NAMES = read_toml(Path(__file__).with_name("families.toml"))
@@ -35,7 +33,7 @@ MATRIX = ("gemm", "convolution", "attention")  # families whose kernels can use 
 # Families that may use tensor cores although their names do not say so. The others only move or combine elements.
 _UNKNOWN_FAMILIES = ("custom", "fused")
 _UNIT = {"precision": pl.String, "tensor_core": pl.Boolean}
-_FIELDS = ("label", "family", "precision", "tensor_core", "library")
+_FAMILY = pl.Enum(sorted({*dict(FAMILIES), "custom", "communication"}))
 _LIBRARIES = r"at::native|cudnn::|cub::|thrust::|^cupy_|c10::|nccl|^triton_(poi|red|per)_|_fusion(_\d+)?$"
 _ELEMENT_TYPES: dict[str, str] = _NAMES["element_types"]
 WORD_ENDS = (
@@ -46,14 +44,20 @@ WORD_ENDS = (
     (r"[^A-Za-z0-9:]+", " "),
     (r":+", " :: "),
 )
-_TEMPLATE = r"\bKernel2?<(?:cutlass::|cutlass__\w+::)?([A-Za-z_]\w*)"
+# The first template argument of a kernel without a name, inside wrappers such as flash::enable_sm90<...>.
+_UNNAMED = r"(?i)^(?:device_)?kernel2?$"
+_ARGUMENT = r"\b(?i:(?:device_)?kernel2?)<(?:(?:\w+::)*enable_\w+<)*((?:(?:\w+|<unnamed>)::)*[A-Za-z_]\w*)"
+_NO_SCOPE = frozenset(("", "<unnamed>", "detail", "device", "kernel", "cuda", "impl", "internal"))
+_PLAIN_TYPE = re.compile(
+    r"(?:float|double|int|bool|char|short|long|unsigned|size_t|half|__half|\w*bfloat16|u?int\d+_t)\d*"
+)
 _FUNCTOR = (
     r"(?:at::native::|<unnamed>::|binary_internal::)"
     r"\w*(?:[fF]unctor|Ops|_kernel_cuda|_kernel_impl|KernelImpl|CUDAKernelImpl|masked_scale_kernel|scalar_kernel)\w*"
 )
 _NO_FUNCTOR = "^(vectorized|unrolled|elementwise_kernel|gpu_kernel|reduce_kernel|multi_tensor)"
 _WRAPPERS = ("AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor", "UnaryFunctor")
-_GENERIC = "elementwise_kernel|reduce_kernel|multi_tensor_apply_kernel|^Kernel2?$"
+_GENERIC = f"elementwise_kernel|reduce_kernel|multi_tensor_apply_kernel|{_UNNAMED}"
 
 
 class KernelKind(NamedTuple):
@@ -91,34 +95,26 @@ def stated_kind(full: str) -> KernelKind | None:
     return KernelKind(match["label"], match["family"], precision, _TENSOR_CORE[match["unit"]], library)
 
 
-_kept: dict[tuple[str, str], KernelKind] = {}
-_searching = Lock()  # tables are measured in several threads
-
-
 @once_per_frame
-def shape_kinds(shapes: pl.DataFrame) -> list[KernelKind]:
+def shape_kinds(shapes: pl.DataFrame) -> pl.DataFrame:
     """Return the kinds of Trace.shapes, from their names; the row of other operations has the label "".
 
-    A name is searched once, because tables, findings and predictions ask for the same kinds.
+    Columns are the fields of KernelKind; `family` is an Enum. Equal names are searched once.
     """
     names = shapes.select(pl.col("name", "demangled").fill_null(""))
-    distinct = names.unique(maintain_order=True).rows()
-    with _searching:
-        new = [row for row in distinct if row not in _kept]
-        if len(_kept) + len(new) > MAX_KEPT:
-            _kept.clear()
-            new = distinct
-        if new:
-            _kept.update(zip(new, _search(pl.DataFrame(new, schema=names.schema, orient="row")), strict=True))
-        return [_kept[row] for row in names.iter_rows()]
+    distinct = names.unique(maintain_order=True)
+    if len(distinct) == len(names):
+        return _search(names)
+    kinds = pl.concat([distinct, _search(distinct)], how="horizontal")
+    return names.join(kinds, on=names.columns, how="left", maintain_order="left").select(KernelKind._fields)
 
 
 def kernel_kind(name: str, demangled: str) -> KernelKind:
     """Return the kind of one kernel from its short and its full name."""
-    return shape_kinds(pl.DataFrame({"name": [name], "demangled": [demangled]}))[0]
+    return KernelKind(*shape_kinds(pl.DataFrame({"name": [name], "demangled": [demangled]})).row(0))
 
 
-def _search(names: pl.DataFrame) -> list[KernelKind]:
+def _search(names: pl.DataFrame) -> pl.DataFrame:
     # torch.profiler writes "(anonymous namespace)", whose parenthesis does not begin parameters.
     full = names["demangled"].str.replace_all("(anonymous namespace)", "<unnamed>", literal=True)
     function = _without_parameters(full)
@@ -130,9 +126,14 @@ def _search(names: pl.DataFrame) -> list[KernelKind]:
     unit[matrix] = _first_match(full.filter(pl.Series(matrix)), _MATRIX_UNITS)
     units = pl.DataFrame([*(row[0] for row in _MATRIX_UNITS), (None, None)], schema=_UNIT, orient="row")
     libraries = pl.Series("library", [*(name for name, _ in LIBRARIES), None], pl.String)[_first_match(full, LIBRARIES)]
-    columns = (_labels(names["name"], full), pl.Series("family", family), full.alias("full"), libraries)
-    kinds = units[unit].with_columns(*columns).with_columns(**_tensor_core_and_type()).select(_FIELDS)
-    return [stated_kind(text) or KernelKind(*row) for text, row in zip(full, kinds.iter_rows(), strict=True)]
+    families = pl.Series("family", family).cast(_FAMILY)
+    columns = (_labels(names["name"], full), families, full.alias("full"), libraries)
+    kinds = units[unit].with_columns(*columns).with_columns(**_tensor_core_and_type()).select(KernelKind._fields)
+    stated = [(row, kind) for row in full.str.ends_with("]").arg_true().to_list() if (kind := stated_kind(full[row]))]
+    if not stated:
+        return kinds
+    rows = pl.DataFrame([(row, *kind) for row, kind in stated], {"row": pl.UInt32, **kinds.schema}, orient="row")
+    return kinds.with_row_index("row").update(rows, on="row", include_nulls=True).drop("row")
 
 
 def _first_match(texts: pl.Series, rows: Sequence[tuple[Any, ...]]) -> NDArray[np.int64]:
@@ -196,13 +197,13 @@ def _tensor_core_and_type() -> dict[str, pl.Expr]:
 
 
 def _labels(names: pl.Series, full: pl.Series) -> pl.Series:
-    """Return the short names; for generic kernels the operations that their template arguments name."""
+    """Return the short names; for generic kernels the functions that their template arguments name."""
     labels = pl.DataFrame({"label": names, "full": full}).with_row_index("row")
     generic = labels.filter(pl.col("label").str.contains(_GENERIC))
-    cutlass = pl.col("label").is_in(("Kernel", "Kernel2"))
+    unnamed = pl.col("label").str.contains(_UNNAMED)
     function = pl.col("functor").str.extract(r"(\w+)$")
     functors = (
-        generic.filter(~cutlass)
+        generic.filter(~unnamed)
         .select("row", functor=pl.col("full").str.extract_all(_FUNCTOR))
         .explode("functor")
         .select("row", functor=function)
@@ -211,9 +212,26 @@ def _labels(names: pl.Series, full: pl.Series) -> pl.Series:
         .unique("row", keep="first", maintain_order=True)
     )
     plain = pl.col("label").str.strip_prefix("vectorized_").str.strip_prefix("unrolled_")
-    template = pl.when(cutlass).then(pl.col("full").str.extract(_TEMPLATE))
+    argument = pl.when(unnamed).then(pl.col("full").str.extract(_ARGUMENT))
     specific = generic.join(functors, on="row", how="left").select(
-        "row", specific=pl.coalesce(template, pl.format("{}<{}>", plain, "functor"))
+        "row", argument=argument, specific=pl.format("{}<{}>", plain, "functor")
     )
     named = labels.join(specific, on="row", how="left", maintain_order="left")
-    return named.select(pl.coalesce("specific", "label").alias("label")).to_series()
+    titles = named.select(pl.coalesce("specific", "label")).to_series().alias("label")
+    rows = (named["argument"].str.len_bytes() > 0) | (named["specific"].is_null() & titles.str.starts_with("Cijk"))
+    rows = rows.fill_null(value=False).arg_true()  # few names need Python
+    some = named.select("label", "argument")[rows].iter_rows()
+    texts = [_argument_label(label, argument) if argument else kernel_title(label) for label, argument in some]
+    return titles.scatter(rows, texts) if texts else titles
+
+
+def _argument_label(name: str, argument: str) -> str:
+    """Return the label of a kernel from its first template argument, with the namespace that says more than it.
+
+    `moe::grouped_gemm::GemmKernel` gives "grouped_gemm GemmKernel", `flash::FlashAttnFwdSm90` the last word.
+    """
+    *around, last = argument.split("::")
+    if not around and _PLAIN_TYPE.fullmatch(last):
+        return f"{name}<{last}>"
+    scope = next((word for word in around[1:] if word not in _NO_SCOPE and word.lower() not in last.lower()), "")
+    return f"{scope} {last}".lstrip()

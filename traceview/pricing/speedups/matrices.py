@@ -14,9 +14,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 
 from traceview.intervals import index_ranges, runs
-from traceview.measure.kernels.families import MATRIX, KernelKind
+from traceview.measure.kernels.families import MATRIX
 from traceview.model.peaks import peak_flops
 from traceview.pricing.speedups.steps import (
     ODD_PRODUCT,
@@ -29,12 +30,21 @@ from traceview.pricing.speedups.steps import (
     Totals,
 )
 
+TENSOR_CORE, IN_MATRIX = pl.col("tensor_core"), pl.col("family").is_in(MATRIX)
+FP32_MATRIX = pl.col("label").str.contains("^fft2d_|gcgemm") | (  # steps of cuDNN's FP32 convolutions
+    IN_MATRIX & (pl.col("precision") == "fp32") & ~TENSOR_CORE
+)
+TF32_MATRIX = IN_MATRIX & (pl.col("precision") == "tf32")
 LAYOUT_LEFT = (0.0, 0.0, 0.05)
 # ResNet-50 and DenseNet in bfloat16 on an H200: 0.42 and 0.47 for PyTorch's own batch normalization, 0.85 and 0.87 for
 # convolutions and products.
 NATIVE_NORMALIZATION_LEFT, CONVOLUTION_LEFT = (0.38, 0.43, 0.5), (0.77, 0.86, 1.0)
 CUDNN_NORMALIZATION_LEFT = (0.5, 0.8, 1.0)
 VOLUMES = "(?i)convolveNd|conv3d|3dconv|ncdhw|ndhwc|OffsetsKernel3D"  # in names of convolutions of volumes
+# Share of the forward convolutions that cuDNN runs by index: in two dimensions 2% (ResNet-50) and none (a diffusion
+# U-Net), in a 3D U-Net half. There channels_last_3d made a step 1.12 times as long (H200, TF32).
+MAX_INDEXED = 0.25
+ALIGNMENT = r"align\d+"
 MIN_CHANGES = 0.5  # layout changes for each convolution
 PADDED_LEFT = (0.13, 0.16, 0.2)  # GPT-2 with a vocabulary of 50,257 on an H200: 0.155
 FILL_BLOCK = 1024  # elements that a block of PyTorch's fill kernel sets
@@ -49,6 +59,8 @@ def _layouts(kernels: KernelSequence) -> Members:
         {
             "layout": kernels.matches("nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw"),
             "convolution": kernels.in_families("convolution"),
+            "forward": kernels.in_families("convolution") & kernels.matches("fprop"),
+            "indexed": kernels.in_families("convolution") & kernels.matches("fprop.*indexed"),
             "product": kernels.in_families("gemm"),  # 1x1 convolutions, in a network that normalizes
             "native": kernels.matches("batch_norm"),
             "cudnn": kernels.matches("bn_(fw|bw)"),
@@ -60,11 +72,13 @@ def _layouts(kernels: KernelSequence) -> Members:
 def _decide_layouts(totals: Totals) -> SpeedupDecision | str:
     """Return what channels-last tensors leave of layout changes, convolutions and their normalization.
 
-    Where few convolutions have their layout changed, the others do not gain.
+    Where few convolutions have their layout changed, the others do not gain. Those of volumes do not either.
     """
     changes = totals.count("layout")
     if not changes:
         return "no kernel changes the layout of images"
+    if totals.count("volume") or totals.count("indexed") > MAX_INDEXED * totals.count("forward"):
+        return "convolutions of volumes do not run faster in channels-last layout"
     left = {"layout": LAYOUT_LEFT}
     if changes >= MIN_CHANGES * totals.count("convolution"):
         left |= {
@@ -78,7 +92,15 @@ def _decide_layouts(totals: Totals) -> SpeedupDecision | str:
 
 
 def _odd_products(kernels: KernelSequence) -> Members:
-    return Members({"odd": kernels.matches(ODD_PRODUCT) & kernels.where(lambda kind: kind.tensor_core is True)})
+    """Choose products of odd dimensions. A benchmark tries alignments where aligned kernels run on the same grid."""
+    odd = kernels.matches(ODD_PRODUCT) & kernels.where(TENSOR_CORE)
+    if odd.any():
+        kinds = kernels.shapes.kinds.select(pl.col("demangled").str.replace_all(ALIGNMENT, ""))
+        both = kinds.with_columns(blocks=kernels.shapes.blocks).select(pl.struct(pl.all()).rank("dense"))
+        product = both.to_series().to_numpy()
+        aligned = np.unique(product[kernels.shape[kernels.matches("align8(_|>|$)") & kernels.where(TENSOR_CORE)]])
+        odd &= ~np.isin(product, aligned)[kernels.shape]
+    return Members({"odd": odd})
 
 
 def _decide_padding(totals: Totals) -> SpeedupDecision | str:
@@ -123,7 +145,7 @@ def _small_products(kernels: KernelSequence) -> Members:
 
     A backward pass has two products for each one of the forward pass, by turns; a split product has a sum after it.
     """
-    few_blocks = kernels.blocks < SMALL * kernels.sms
+    few_blocks = kernels.shapes.blocks < SMALL * kernels.sms
     small = np.flatnonzero(
         (kernels.in_families("gemm") & few_blocks[kernels.shape]) | kernels.matches("splitKreduce_kernel")
     )
@@ -156,12 +178,13 @@ def _decide_batch(totals: Totals) -> SpeedupDecision | str:
 
 CHANNELS_LAST = Speedup(
     "channels-last",
-    ("layout", "convolution", "product", "native", "cudnn", "volume"),
+    ("layout", "convolution", "forward", "indexed", "product", "native", "cudnn", "volume"),
     _layouts,
     _decide_layouts,
     gone=("layout",),
+    of_shapes=True,
 )
-PAD = Speedup("pad", ("odd",), _odd_products, _decide_padding)
+PAD = Speedup("pad", ("odd",), _odd_products, _decide_padding, of_shapes=True)
 BATCH = Speedup("batch", ("first", "later"), _small_products, _decide_batch, gone=("later",))
 
 
@@ -196,13 +219,7 @@ BF16_GROUPS = (*FP32_GROUPS, "tensor", "attention", "normalization", "elementwis
 
 def _fp32_products(kernels: KernelSequence) -> Members:
     """Choose FP32 matrix kernels that do not use tensor cores, in groups by their names."""
-    return Members(_fp32_groups(kernels, kernels.where(_is_fp32_matrix)))
-
-
-def _is_fp32_matrix(kind: KernelKind) -> bool:
-    if kind.label.startswith("fft2d_") or "gcgemm" in kind.label:  # steps of cuDNN's FP32 convolutions
-        return True
-    return kind.family in MATRIX and kind.precision == "fp32" and kind.tensor_core is False
+    return Members(_fp32_groups(kernels, kernels.where(FP32_MATRIX)))
 
 
 def _fp32_groups(kernels: KernelSequence, fp32: Mask) -> dict[str, Mask]:
@@ -218,8 +235,7 @@ def _fp32_groups(kernels: KernelSequence, fp32: Mask) -> dict[str, Mask]:
 
 def _products_below_bf16(kernels: KernelSequence) -> Members:
     """Choose matrix kernels in FP32 or TF32, and kernels of an image network that run faster in bfloat16."""
-    fp32 = kernels.where(_is_fp32_matrix)
-    tensor = kernels.where(lambda kind: kind.family in MATRIX and kind.precision == "tf32")
+    fp32, tensor = kernels.where(FP32_MATRIX), kernels.where(TF32_MATRIX)
     groups = _fp32_groups(kernels, fp32)
     groups["head"] |= tensor & head_products(kernels)["head"]
     return Members(

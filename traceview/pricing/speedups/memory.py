@@ -91,7 +91,9 @@ def _decide_share(what: str, left: Range, totals: Totals) -> SpeedupDecision | s
 def _move(name: str, pattern: str, what: str, left: Range) -> Speedup:
     """Return a change to the kernels whose names match a pattern."""
     decide = partial(_decide_share, what, left)
-    return Speedup(name, ("moves",), lambda kernels: Members({"moves": kernels.matches(pattern)}), decide)
+    return Speedup(
+        name, ("moves",), lambda kernels: Members({"moves": kernels.matches(pattern)}), decide, of_shapes=True
+    )
 
 
 ZEROED = Speedup("zeroed-gradients", ("zeroed",), _zeroed_gradients, _decide_zeroed, gone=("zeroed",))
@@ -139,9 +141,10 @@ def _left_of_chains(ns: Times, first: Times, last: Times, chained: Mask) -> Fact
     """Return what is left of each kernel in a chain, and of each kernel of attention: where `chained` is false."""
     total, longest = (per_run(ns, first, last, combine) for combine in (np.add, np.maximum))
     left = np.empty((3, len(chained)))
+    rows = slice(None) if chained.all() else chained
     for case, times, floor, slower in zip(left, CHAIN_LEFT, CHAIN_FLOOR, COMPILED_ATTENTION, strict=True):
-        case[:] = slower
-        case[chained] = np.repeat(np.clip(times * longest / np.maximum(total, 1), floor, 1.0), last - first)
+        case[~chained] = slower
+        case[rows] = np.repeat(np.clip(times * longest / np.maximum(total, 1), floor, 1.0), last - first)
     return left
 
 
@@ -166,7 +169,7 @@ def _attention(kernels: KernelSequence) -> Members:
     # Attention multiplies once for each head and sample: at least one of the two products is batched, neither is split.
     # The grid of cuBLAS's kernels for Hopper does not show that. Then only kernels of attention lie between, and the
     # softmax, which passes over what the product writes, takes longer; that of a classifier takes little.
-    batched = product & ~kernels.is_flat[kernels.shape]
+    batched = product & ~kernels.shapes.is_flat[kernels.shape]
     persistent = np.where(product & kernels.matches("^nvjet"), kernels.ns, np.iinfo(np.int64).max)
     foreign = per_run(~kernels.in_families(*ATTENTION_FAMILIES), first, last, np.maximum) > 0
     longest = per_run(np.where(softmax, kernels.ns, 0), first, last, np.maximum)

@@ -7,7 +7,8 @@ that the change leaves of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +17,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import Positions, Rows, Times, adjoining, blocks, rows_where, runs
-from traceview.measure.kernels.families import KernelKind, shape_kinds
+from traceview.measure.kernels.families import shape_kinds
+from traceview.measure.shared_work import codes_of, once_per_frame
 from traceview.model.catalogue import read_toml
+from traceview.model.frozen import dataclass
 from traceview.model.trace import CLASSES, SOURCES, Trace
 from traceview.model.units import share
 
@@ -30,22 +33,57 @@ FUSIBLE = ("elementwise", "copy", "random", "reduction", "normalization", "softm
 ODD_PRODUCT = "align[12](_|>|$)"  # in names of products with a dimension that is odd or only a multiple of 2
 
 
+class LaunchShapes:
+    """The rows of Trace.shapes as changes look at them: `kinds` has the fields of KernelKind and `demangled`.
+
+    `blocks` is the number of blocks, NaN if it is unknown, and `is_flat` holds for a grid without a third dimension.
+    """
+
+    def __init__(self, kinds: pl.DataFrame, blocks: Factors, is_flat: Mask) -> None:
+        self.kinds, self.blocks, self.is_flat = kinds, blocks, is_flat
+        self._masks: dict[int, tuple[pl.Expr, Mask]] = {}
+
+    def where(self, chosen: pl.Expr) -> Mask:
+        """Return which rows are chosen. The answer is kept, because each GPU asks for the same constant expression."""
+        if id(chosen) not in self._masks:
+            mask = self.kinds.select(chosen.fill_null(value=False)).to_series().to_numpy()
+            self._masks[id(chosen)] = chosen, mask
+        return self._masks[id(chosen)][1]
+
+
+@once_per_frame
+def launch_shapes(shapes: pl.DataFrame) -> LaunchShapes:
+    """Return what changes ask about Trace.shapes."""
+    blocks = shapes.select(pl.col("grid_x") * pl.col("grid_y") * pl.col("grid_z"))["grid_x"]
+    return LaunchShapes(
+        shape_kinds(shapes).with_columns(shapes["demangled"].fill_null("")),
+        blocks.cast(pl.Float64).fill_null(np.nan).to_numpy(),
+        (shapes["grid_z"] == 1).fill_null(value=False).to_numpy(),
+    )
+
+
+@cache
+def _of_families(*families: str) -> pl.Expr:
+    return pl.col("family").is_in(families)
+
+
+@cache
+def _named(pattern: str) -> pl.Expr:
+    return pl.col("demangled").str.contains(pattern)
+
+
 class KernelSequence(NamedTuple):
     """The compute kernels of one device in the order of their starts, with their kinds.
 
-    `places` are their positions in the rows that they were collected from. `shape` indexes `kinds`, `full_names` and
-    `blocks`, one entry for each row of Trace.shapes. `blocks` is the number of blocks, NaN if it is unknown, and
-    `is_flat` holds for a grid without a third dimension. `sms` is 0 if unknown.
+    `places` are their positions in the rows that they were collected from. `shape` indexes `shapes`. `sms` is 0 if
+    unknown.
     """
 
     places: Rows
     ns: Times
     stream: NDArray[np.int16]
     shape: Positions
-    kinds: tuple[KernelKind, ...]
-    full_names: pl.Series
-    blocks: Factors
-    is_flat: Mask
+    shapes: LaunchShapes
     sms: int
     gpu: str
 
@@ -53,48 +91,47 @@ class KernelSequence(NamedTuple):
     def from_rows(cls, trace: Trace, device: int, rows: Rows | Times) -> KernelSequence:
         """Collect the compute kernels among `rows` of Trace.operations, which all run on one device."""
         chosen, operations = adjoining(rows), trace.operations
-        kind, source = (operations[name].to_physical().to_numpy()[chosen] for name in ("class", "source"))
+        kind, source = (codes_of(operations, name)[chosen] for name in ("class", "source"))
         places = rows_where((kind == COMPUTE) & (source == KERNEL))
         chosen = chosen if len(places) == len(rows) else rows[places]
         start, end, stream, shape = (
             operations[name].to_numpy()[chosen] for name in ("start", "end", "stream", "shape")
         )
-        blocks = trace.shapes.select(pl.col("grid_x") * pl.col("grid_y") * pl.col("grid_z"))["grid_x"]
         gpu = trace.devices.row(device, named=True)
         return cls(
             places=places,
             ns=end - start,
             stream=stream,
             shape=shape.astype(np.intp),  # another type is converted at each use
-            kinds=tuple(shape_kinds(trace.shapes)),
-            full_names=trace.shapes["demangled"].fill_null(""),
-            blocks=blocks.cast(pl.Float64).fill_null(np.nan).to_numpy(),
-            is_flat=(trace.shapes["grid_z"] == 1).fill_null(value=False).to_numpy(),
+            shapes=launch_shapes(trace.shapes),
             sms=gpu["sm_count"] or 0,
             gpu=gpu["name"],
         )
 
-    def where(self, chosen: Callable[[KernelKind], bool]) -> Mask:
-        """Return the kernels whose kind is chosen."""
-        return self._select(np.array([chosen(kind) for kind in self.kinds], np.bool_))
+    def one_of_each_shape(self) -> KernelSequence:
+        """Return a sequence with one kernel of each row of Trace.shapes."""
+        return self._replace(shape=np.arange(len(self.shapes.blocks)))
+
+    def where(self, chosen: pl.Expr) -> Mask:
+        """Return the kernels whose launch shape is chosen; without a look at each kernel where none is."""
+        shapes = self.shapes.where(chosen)
+        return shapes.take(self.shape) if shapes.any() else np.zeros(len(self.shape), np.bool_)
 
     def in_families(self, *families: str) -> Mask:
         """Return the kernels of these families."""
-        return self.where(lambda kind: kind.family in families)
+        return self.where(_of_families(*families))
 
     def matches(self, pattern: str) -> Mask:
         """Return the kernels whose full name contains a match of a regular expression."""
-        return self._select(self.full_names.str.contains(pattern).to_numpy())
-
-    def _select(self, shapes: Mask) -> Mask:
-        """Return the kernels whose shape is chosen; without a look at each kernel where none is."""
-        return shapes.take(self.shape) if shapes.any() else np.zeros(len(self.shape), np.bool_)
+        return self.where(_named(pattern))
 
     def runs(self, members: Mask) -> tuple[Times, Times]:
         """Return the first and one past the last index of each run of members that follow each other on a stream."""
-        breaks = np.flatnonzero(np.diff(self.stream)) + 1
+        breaks = np.flatnonzero(self.stream[1:] != self.stream[:-1]) + 1
         first, last = runs(members)
         inner = breaks[members[breaks] & members[breaks - 1]]
+        if len(inner) == 0:
+            return first, last
         return np.sort(np.concatenate([first, inner])), np.sort(np.concatenate([last, inner]))
 
 
@@ -186,7 +223,7 @@ class Totals(NamedTuple):
         """Return the numbers of kernels of a group by their numbers of blocks, ascending."""
         kernels, rows, labels, _ = self.candidates
         members = rows[(labels & (1 << self.groups.index(group))) > 0]
-        each = kernels.blocks[kernels.shape[members]]
+        each = kernels.shapes.blocks[kernels.shape[members]]
         values, counts = np.unique(each[~np.isnan(each)].astype(np.int64), return_counts=True)
         return dict(zip(values.tolist(), counts.tolist(), strict=True))
 
@@ -258,8 +295,9 @@ class Speedup(NamedTuple):
     """A change to the compute.
 
     `collect` puts kernels into `groups`. `decide` returns what the change leaves of them, or the reason why it does not
-    apply. Kernels of the groups `gone` are not launched any more. texts.toml has the texts of the change, and
-    the kinds of programs that it fits.
+    apply. Kernels of the groups `gone` are not launched any more. Where a kernel's groups depend on its shape alone,
+    `of_shapes`, `collect` sees one kernel of each. texts.toml has the texts of the change, and the kinds of programs
+    that it fits.
     """
 
     name: str
@@ -267,6 +305,7 @@ class Speedup(NamedTuple):
     collect: Callable[[KernelSequence], Members]
     decide: Callable[[Totals], SpeedupDecision | str]
     gone: tuple[str, ...] = ()
+    of_shapes: bool = False
 
     @property
     def title(self) -> str:
@@ -283,13 +322,21 @@ class Speedup(NamedTuple):
         """The kinds of programs that it fits; none for all."""
         return tuple(read_toml(TEXTS)[self.name].get("programs", ()))
 
+    @property
+    def effort(self) -> str:
+        """What it takes to make: one of EFFORTS of replay/changes/base.py."""
+        return str(read_toml(TEXTS)[self.name]["effort"])
+
     def candidates(self, kernels: KernelSequence) -> Candidates:
         """Return the kernels that the change may affect."""
-        members = self.collect(kernels)
-        labels = np.zeros(len(kernels.ns), np.uint16)
-        for group, mask in members.groups.items():
-            if mask.any():
-                labels |= np.multiply(mask, self.bit(group), dtype=np.uint16)
+        members = self.collect(kernels.one_of_each_shape() if self.of_shapes else kernels)
+        masks = {group: mask for group, mask in members.groups.items() if mask.any()}
+        if not masks:
+            return Candidates(kernels, rows_where(np.zeros(0, np.bool_)), np.zeros(0, np.uint16), members.left)
+        labels = np.zeros(len(next(iter(masks.values()))), np.uint16)
+        for group, mask in masks.items():
+            labels |= np.multiply(mask, self.bit(group), dtype=np.uint16)
+        labels = labels.take(kernels.shape) if self.of_shapes else labels
         rows = rows_where(labels > 0)
         return Candidates(kernels, rows, labels[rows], members.left)
 
@@ -326,10 +373,11 @@ class Speedup(NamedTuple):
         if left is None:
             ranges, left = self._ranges(decision, used), np.ones((3, len(rows)))
             for label, each in ranges.items():
-                chosen = labels == label
+                chosen = labels == label if len(used) > 1 else slice(None)
                 left[:, chosen] = self.fractions(each, ns[chosen], label)
-            affected = np.isin(labels, list(ranges))
-            rows, labels, left = rows[affected], labels[affected], left[:, affected]
+            if len(ranges) < len(used):
+                affected = np.isin(labels, list(ranges))
+                rows, labels, left = rows[affected], labels[affected], left[:, affected]
         groups = frozenset(group for group in self.groups if any(label & self.bit(group) for label in used))
         low, middle, high = left
         return Estimate(rows, low, middle, high, (labels & self.gone_bits) > 0, decision.detail, groups)

@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import NamedTuple
 
 import polars as pl
 
 from traceview.model.stacks import FUNCTION, MODULE, OP, SCOPE_KINDS
-from traceview.read import raw
 from traceview.read.kineto.pieces import (
     NAMES,
+    NOT_A_NUMBER,
     QUOTED,
     SEPARATOR,
     TIME,
-    TraceIdentity,
+    Faults,
+    NotJsonError,
     decode_quoted,
     decoded,
     nanoseconds,
+    repaired_events,
 )
 from traceview.read.kineto.sizes import (
     MATH,
@@ -103,13 +106,6 @@ def _function_name(name: pl.Expr) -> pl.Expr:
     return pl.format("{}:{} {}", short.otherwise(path), parts.field("2"), parts.field("3"))
 
 
-def scope_table(scopes: pl.DataFrame, identity: TraceIdentity) -> pl.DataFrame:
-    """Return raw.SCOPES of a trace."""
-    return scopes.with_columns(identity.global_tid(scopes), pl.col("name").alias("nameId")).select(
-        raw.TABLES[raw.SCOPES].columns
-    )
-
-
 SORTS: Mapping[str, str] = NAMES["sorts"]
 METADATA = "metadata"
 # In 2021 ranges had the category of operators; torch itself gives these names.
@@ -156,13 +152,21 @@ class TraceEvents(NamedTuple):
 
     frames: Mapping[str, pl.DataFrame]
     names: tuple[str, ...]
+    faults: Faults = Faults()
+
+    @property
+    def event_count(self) -> int:
+        """The number of events."""
+        return sum(map(len, self.frames.values()))
 
 
 def trace_events(pieces: Iterable[bytes], size: DecodedSize) -> TraceEvents:
     """Decode all pieces. Raises NotJsonError, and ReportError above the limit of `size`."""
     indices: dict[str, int] = {}
     parts: dict[str, list[pl.DataFrame]] = {sort: [] for sort in COLUMNS}
-    for frame in _decoded_pieces(pieces):
+    faults = Faults()
+    for frame, more in _decoded_pieces(pieces):
+        faults = faults.plus(more)
         coded = frame.with_columns(
             _name_indices(frame["name"], indices, size), _name_indices(frame["label"], indices, size), _end_column()
         )
@@ -173,7 +177,7 @@ def trace_events(pieces: Iterable[bytes], size: DecodedSize) -> TraceEvents:
         sort: pl.concat(some) if some else pl.DataFrame(schema=dict.fromkeys(COLUMNS[sort], pl.Int64))
         for sort, some in parts.items()
     }
-    return TraceEvents(frames, tuple(indices))
+    return TraceEvents(frames, tuple(indices), faults)
 
 
 def relative_times(events: TraceEvents) -> tuple[TraceEvents, int]:
@@ -191,12 +195,12 @@ def relative_times(events: TraceEvents) -> tuple[TraceEvents, int]:
         )
         for sort, frame in events.frames.items()
     }
-    return TraceEvents(moved, events.names), first
+    return events._replace(frames=moved), first
 
 
-def _decoded_pieces(pieces: Iterable[bytes]) -> Iterator[pl.DataFrame]:
+def _decoded_pieces(pieces: Iterable[bytes]) -> Iterator[tuple[pl.DataFrame, Faults]]:
     """Decode pieces in order, some at the same time: polars releases the interpreter lock."""
-    waiting: deque[Future[pl.DataFrame]] = deque()
+    waiting: deque[Future[tuple[pl.DataFrame, Faults]]] = deque()
     with ThreadPoolExecutor(PIECES_AT_ONCE) as pool:
         for piece in pieces:
             waiting.append(pool.submit(decode, piece))
@@ -222,15 +226,41 @@ def _end_column() -> pl.Expr:
     return pl.when(invalid).then(pl.lit(NOT_A_TIME, pl.Int64)).otherwise(start + length).alias("end")
 
 
-def decode(piece: bytes) -> pl.DataFrame:
+def decode(piece: bytes) -> tuple[pl.DataFrame, Faults]:
     """Return the wanted events of a piece, its scopes, and events of which a size is known (sizes.py).
 
     Columns: sort (a value of SORTS, or METADATA), name and label (text; `label` is the name that metadata assigns),
     pid, tid, start, length (ns), NUMBERS, SYNC_NUMBERS and the values of LAUNCH_NUMBERS. All but the texts are Int64,
-    null if an event lacks them.
-    Raises NotJsonError.
+    null if an event lacks them. Events that are not JSON are repaired or left out.
     """
-    events = pl.Series(piece.decode("utf-8", "replace").split(chr(SEPARATOR)))
+    replaced = 0
+    try:
+        events = pl.Series(piece.decode().split(chr(SEPARATOR)))
+    except UnicodeDecodeError:
+        events = pl.Series(piece.decode("utf-8", "replace").split(chr(SEPARATOR)))
+        replaced = int(events.str.contains("\ufffd", literal=True).sum())
+    with suppress(NotJsonError):
+        return _wanted_events(events), Faults(replaced)
+    numbers = events.str.replace_all(NOT_A_NUMBER, ": null${1}")
+    with suppress(NotJsonError):
+        return _wanted_events(numbers), Faults(replaced + int((numbers != events).sum()))
+    texts, faults = repaired_events(events)
+    frame, unreadable = _readable_events(pl.Series(texts, dtype=pl.String))
+    return frame, faults.plus(Faults(replaced, unreadable))
+
+
+def _readable_events(events: pl.Series) -> tuple[pl.DataFrame, int]:
+    """Return the wanted ones of events that are JSON, and how many have a value of a type that torch does not write."""
+    with suppress(NotJsonError):
+        return _wanted_events(events), 0
+    if len(events) == 1:
+        return _wanted_events(events.clear()), 1
+    half = len(events) // 2
+    (first, lost_first), (second, lost_second) = _readable_events(events[:half]), _readable_events(events[half:])
+    return pl.concat([first, second], how="diagonal"), lost_first + lost_second
+
+
+def _wanted_events(events: pl.Series) -> pl.DataFrame:
     wanted = events.filter(events.str.contains(WANTED)).str.replace_all(TIME, QUOTED)
     wanted = wanted.str.replace_all(SIZES, '"${1}X":${2},"${1}Y":${3},"${1}Z":${4}')
     more = [*sized_events(events), *scope_events(events)]

@@ -2,7 +2,11 @@
 
 A trace is one JSON object. Its list `traceEvents` is cut into pieces; the rest of the object (GPUs, rank, clock) is
 small and is called the document here. Its host name, paths and users are not read. A trace may also be the list alone,
-in which case the format allows that its closing bracket is missing.
+in which case the format allows that its closing bracket is missing. A trace that ends early is read up to its last
+whole event.
+
+Quotes say where events end. In a trace with quotes inside names they do not, and the words that begin an event do
+(`by_words`).
 
 A GPU event names its GPU and stream; its process is the one that launched it.
 """
@@ -11,10 +15,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -32,13 +37,26 @@ NAMES = read_toml(Path(__file__).with_name("kineto.toml"))
 GPU_LIMITS: Mapping[str, str] = NAMES["limits"]
 EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 LIST_BEGIN = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*(?={)")
+# Where an event ends and the next one begins, whatever the quotes around are. torch begins events with these keys.
+BOUNDARY = r'(?<=\})\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts)"\s*:)'
+EVENT_BOUNDARY = re.compile(BOUNDARY)
+# C++ writes the result of a division by zero as a word that JSON does not have; Kineto writes N/A.
+NOT_A_NUMBER = r":\s*-?(?:nan|inf|NaN|Infinity|N/A)\s*([,}])"
+A_NUMBER = re.compile(NOT_A_NUMBER)
+# The name of an event, up to the next key that torch writes; and any text, up to the next key or the end of its object.
+NAME_TEXT = re.compile(r'("name"\s*:\s*")(.*?)("\s*(?:,\s*"(?:ph|cat|pid|tid|ts|dur|args|id|bp|s)"\s*:|\}\s*$))', re.S)
+ANY_TEXT = re.compile(r'("[^"\\]{1,80}"\s*:\s*")(.*?)("\s*(?:,\s*"[^"\\]{1,80}"\s*:|\}))', re.S)
+VALID_ESCAPES = re.compile(r'(?:[^\\]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*', re.S)
+QUOTE_INSIDE = re.compile(r'(?<!\\)((?:\\\\)*)"')
+CONTROL = re.compile(r"[\x00-\x1f]")
+BOUNDARY_BYTES = re.compile(BOUNDARY.encode())
+LIST_END = re.compile(rb"\}[^{}\]]{0,64}\]")
+MAX_ENDS = 100  # places that are tried for the end of the list
 SEPARATOR = 0x1E  # valid JSON never contains this byte unescaped
 
 # Quote these numbers: as JSON numbers they would become floats and lose digits.
 TIME = r'"(ts|dur)"\s*:\s*(-?[0-9][-+.0-9eE]*)'
 QUOTED = '"${1}":"${2}"'
-# C++ writes the result of a division by zero as a word that JSON does not have.
-NOT_A_NUMBER = r":\s*-?(?:nan|inf|NaN|Infinity)\s*([,}])"
 PLAIN_DECIMAL = r"^(-?)([0-9]{1,16})(?:\.([0-9]{1,30}))?$"
 MAX_MICROSECONDS = 9_000_000_000_000_000  # fits into 64 bits as ns
 EXACT_MICROSECONDS = float(1 << 40)  # a smaller float holds ns exactly
@@ -61,19 +79,39 @@ class NotJsonError(ValueError):
 
 
 class Pieces:
-    """One pass over a trace: iterate for the events; afterwards `document` is the text without its events.
+    """One pass over a trace: iterate for the events; afterwards `before` and `after` are the text around them.
 
     Each piece is the text of some events with SEPARATOR between them. `is_list` is set if the trace has no object
-    around its events, and `is_open` if the closing bracket of this list is missing. Raises NotJsonError.
+    around its events, and `is_open` if the end of this object or list is missing.
+    With `by_words`, events end where words begin the next one, and need not be JSON. Raises NotJsonError.
     """
 
-    def __init__(self, source: IO[bytes], block: int = BLOCK_BYTES) -> None:
-        self.source, self.block = source, block
-        self.document = b""
+    def __init__(self, source: IO[bytes], block: int = BLOCK_BYTES, *, by_words: bool = False) -> None:
+        self.source, self.block, self.by_words = source, block, by_words
+        self.before = self.after = b""
         self.is_list = self.is_open = False
 
     def __iter__(self) -> Iterator[bytes]:
-        before, rest = self._read_to_events()
+        self.before, rest = self._read_to_events()
+        self.after = yield from (self._cut_by_words if self.by_words else self._cut_by_quotes)(rest)
+        if self.is_list and self.after.strip(BLANKS) not in (b"", b"]"):
+            raise NotJsonError("has something after its list of events")
+
+    def document(self) -> TraceDocument:
+        """Return the document, after iteration. Raises NotJsonError."""
+        if self.is_list:
+            return read_document(b"{}")
+        if not self.is_open:
+            try:
+                return read_document(self.before + self.after)
+            except NotJsonError as error:
+                if not error.cut_off:
+                    raise
+                self.is_open = True
+        return read_document(self.before + b"]}")
+
+    def _cut_by_quotes(self, rest: bytes) -> Generator[bytes, None, bytes]:
+        """Yield the pieces, and return the text from the list's closing bracket on."""
         comma_due = False
         while True:
             rest = rest.lstrip(BLANKS)
@@ -91,11 +129,26 @@ class Pieces:
                 break
             rest = self._read_more(rest[int(ends[-1]) :] if len(ends) else rest)
             if self.is_open:
+                return b""
+        return rest[last:] + self._read_to_end()
+
+    def _cut_by_words(self, rest: bytes) -> Generator[bytes, None, bytes]:
+        """Yield the pieces, and return the text from the list's closing bracket on."""
+        while True:
+            *events, rest = BOUNDARY_BYTES.split(rest)
+            _check_event_length(max(map(len, (*events, rest))))
+            if events:
+                yield _joined(events)
+            if not (more := self.source.read(max(self.block, len(rest)))):
                 break
-        after = rest[last:] + self._read_to_end()
-        if self.is_list and after.strip(BLANKS) not in (b"", b"]"):
-            raise NotJsonError("has something after its list of events")
-        self.document = b"{}" if self.is_list else before + after
+            rest += more
+        for end in islice(LIST_END.finditer(rest), MAX_ENDS):
+            after = rest[end.end() :]
+            if (b"{" not in after) if self.is_list else _is_rest_of_document(after):
+                yield _joined([rest[: end.end() - 1].rstrip(BLANKS + b",")])
+                return b"]" + after
+        self.is_open = True
+        return b""
 
     def _read_to_events(self) -> tuple[bytes, bytes]:
         """Return the text up to the list's bracket, and the text that was read after it."""
@@ -116,16 +169,30 @@ class Pieces:
         _check_event_length(len(rest))
         # Read as much as is left over, so that a long event is not scanned again for every block.
         more = self.source.read(min(max(self.block, len(rest)), MAX_TEXT + 1))
-        self.is_open = not more and self.is_list and not rest.strip(BLANKS + b",")
-        if not more and not self.is_open:
-            raise NotJsonError("ends in the middle of its events", cut_off=True)
-        return b"" if self.is_open else rest + more
+        self.is_open = not more
+        if self.is_open and BOUNDARY_BYTES.search(rest):
+            raise NotJsonError("has quotes inside a name")
+        return rest + more
 
     def _read_to_end(self) -> bytes:
         rest = self.source.read(MAX_DOCUMENT_BYTES)
         if self.source.read(1):
             raise NotJsonError("has more than 16 MB after its events")
         return rest
+
+
+def _joined(events: list[bytes]) -> bytes:
+    """Return events with SEPARATOR between them, and another control character where they contain it."""
+    return bytes([SEPARATOR]).join(event.replace(bytes([SEPARATOR]), b"\x1f") for event in events)
+
+
+def _is_rest_of_document(after: bytes) -> bool:
+    """Return whether a text is what follows the list of events in a trace."""
+    try:
+        _parsed('{"traceEvents": []' + after.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _check_event_length(length: int) -> None:
@@ -204,10 +271,8 @@ def decode_quoted(events: pl.Series, schema: pl.Struct) -> pl.DataFrame:
 
 def decoded(events: pl.Series, schema: pl.Struct) -> pl.DataFrame:
     """Return the fields of events. Raises NotJsonError."""
-    for change in (False, True):
-        texts = events.str.replace_all(NOT_A_NUMBER, ": null${1}") if change else events
-        with suppress(pl.exceptions.PolarsError, pl.exceptions.PanicException):
-            return texts.str.json_decode(schema).struct.unnest()
+    with suppress(pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        return events.str.json_decode(schema).struct.unnest()
     raise NotJsonError("has an event that is not JSON, or a value of a type that torch does not write")
 
 
@@ -260,14 +325,23 @@ class TraceDocument(NamedTuple):
     distributed: DistributedInfo | None
 
 
+def _parsed(text: str) -> Any:
+    """Return the value of JSON, also with single backslashes in paths. Raises ValueError or RecursionError."""
+    try:
+        return json.loads(text, strict=False)
+    except json.JSONDecodeError:
+        return json.loads(with_escaped_texts(text), strict=False)
+
+
 def read_document(text: bytes) -> TraceDocument:
     """Read the text of a trace without its events. Raises NotJsonError."""
     try:
-        document = json.loads(text.decode("utf-8", "replace"))
+        document = _parsed(text.decode("utf-8", "replace"))
     except RecursionError:
         raise NotJsonError("is nested too deep") from None
     except json.JSONDecodeError as error:
-        at_the_end = error.msg.startswith("Unterminated") or not error.doc[error.pos :].strip()
+        ends_early = error.msg.startswith("Invalid") and not error.doc.rstrip().endswith("}")
+        at_the_end = ends_early or error.msg.startswith("Unterminated") or not error.doc[error.pos :].strip()
         raise NotJsonError("is not JSON around its events", cut_off=at_the_end) from None
     except ValueError:
         raise NotJsonError("has an impossible number around its events") from None
@@ -324,60 +398,72 @@ def _is_small(value: object) -> bool:
     return type(value) is int and abs(value) < 1 << 31
 
 
-MAX_ID = 0xFFFFFF  # nsys packs a process and a thread into 24 bits each
+class Faults(NamedTuple):
+    """How many events of a trace were repaired, and how many were left out because they are not events."""
+
+    repaired: int = 0
+    left_out: int = 0
+
+    def plus(self, other: Faults) -> Faults:
+        """Return the faults of two parts of a trace."""
+        return Faults(self.repaired + other.repaired, self.left_out + other.left_out)
 
 
-class TraceIdentity(NamedTuple):
-    """`processes` and `threads` map the trace's ids to ids of 24 bits; `main` is the most frequent process.
+def repaired_events(texts: Iterable[str]) -> tuple[list[str], Faults]:
+    """Return the events that are JSON, or can be made JSON; a text that holds several events is cut."""
+    events: list[str] = []
+    repaired = left_out = 0
+    for text in texts:
+        for event in (text,) if is_event(text) else EVENT_BOUNDARY.split(text):
+            fixed = event if is_event(event) else repaired_event(event)
+            if fixed is None:
+                left_out += 1
+            else:
+                events.append(fixed)
+                repaired += fixed is not event
+    return events, Faults(repaired, left_out)
 
-    `launched` has the process of each correlation id if the trace has several processes, else it is None.
+
+def repaired_event(text: str) -> str | None:
+    """Return an event with its texts escaped and null for words in place of numbers; None if it is still not JSON."""
+    for change in (
+        lambda event: A_NUMBER.sub(r": null\1", event),
+        lambda event: NAME_TEXT.sub(_escaped, event, count=1),
+        with_escaped_texts,
+    ):
+        text = change(text)
+        if is_event(text):
+            return text
+    return None
+
+
+def with_escaped_texts(text: str) -> str:
+    """Return the text of an object with what is inside its texts escaped."""
+    return ANY_TEXT.sub(_escaped, text)
+
+
+def is_event(text: str) -> bool:
+    """Return whether a text is one JSON object without NaN and Infinity."""
+    try:
+        return isinstance(json.loads(text, parse_constant=_refuse_word), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _refuse_word(word: str) -> None:
+    raise ValueError(word)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    begin, text, end = match.groups()
+    return begin + escaped_text(text) + end
+
+
+def escaped_text(text: str) -> str:
+    """Return the inside of a JSON string with quotes, backslashes and control characters escaped.
+
+    A text with an escape that JSON lacks, such as a path of Windows, has no other escapes either.
     """
-
-    processes: pl.DataFrame
-    threads: pl.DataFrame
-    main: int
-    launched: pl.DataFrame | None
-
-    @classmethod
-    def from_events(cls, frames: Mapping[str, pl.DataFrame]) -> TraceIdentity:
-        """Collect the ids of the host events."""
-        host = pl.concat([frames[sort].select("pid", "tid", "correlation") for sort in ("call", "range")])
-        processes = _ids_of_24_bits(host["pid"])
-        calls = frames["call"].select("pid", "correlation").join(processes, on="pid", how="left")
-        launched = None
-        if calls["pid"].n_unique() > 1:
-            launched = calls.unique("correlation", keep="first", maintain_order=True).select("correlation", "pid24")
-        ids = calls["pid24"] if len(calls) else host.join(processes, on="pid", how="left")["pid24"]
-        common = ids.drop_nulls().mode().sort()
-        return cls(processes, _ids_of_24_bits(host["tid"]), int(common[0]) if len(common) else 0, launched)
-
-    def global_tid(self, frame: pl.DataFrame) -> pl.Series:
-        """Return nsys's globalTid of host events."""
-        joined = frame.select("pid", "tid").join(self.processes, on="pid", how="left", maintain_order="left")
-        joined = joined.join(self.threads, on="tid", how="left", maintain_order="left")
-        packed = pl.col("pid24").fill_null(self.main) * (MAX_ID + 1) + pl.col("tid24").fill_null(0)
-        return joined.select(packed.alias("globalTid")).to_series()
-
-    def global_pid(self, frame: pl.DataFrame) -> pl.Series:
-        """Return nsys's globalPid of GPU events."""
-        if self.launched is None:
-            return pl.Series("globalPid", [self.main * (MAX_ID + 1)], pl.Int64).new_from_index(0, len(frame))
-        joined = frame.select("correlation").join(self.launched, on="correlation", how="left", maintain_order="left")
-        return joined.select((pl.col("pid24").fill_null(self.main) * (MAX_ID + 1)).alias("globalPid")).to_series()
-
-
-def _ids_of_24_bits(ids: pl.Series) -> pl.DataFrame:
-    """Return a 24-bit id for each id: the id itself if it fits, else an unused one."""
-    name = ids.name
-    unique = ids.unique().drop_nulls().sort()
-    fits = unique.is_between(0, MAX_ID)
-    taken = set(unique.filter(fits).to_list())
-    free = (number for number in range(MAX_ID, 0, -1) if number not in taken)
-    wide = unique.filter(~fits)
-    assigned = [next(free, 0) for _ in range(len(wide))]
-    return pl.DataFrame(
-        {
-            name: pl.concat([unique.filter(fits), wide]),
-            f"{name}24": pl.concat([unique.filter(fits), pl.Series(assigned, dtype=pl.Int64)]),
-        }
-    )
+    if not VALID_ESCAPES.fullmatch(text):
+        text = text.replace("\\", "\\\\")
+    return CONTROL.sub(lambda control: f"\\u{ord(control[0]):04x}", QUOTE_INSIDE.sub(r'\1\\"', text))

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import polars as pl
 
 from traceview.read import raw
-from traceview.read.kineto.pieces import NAMES, TraceIdentity, decode_quoted, nanoseconds
+from traceview.read.kineto.pieces import NAMES, decode_quoted, nanoseconds
 from traceview.read.source import MAX_NAME
 
 MAX_FLOPS = 1 << 62
@@ -226,10 +226,8 @@ MESSAGE_SCHEMA = pl.Struct(
 KERNEL_CATEGORIES = ("kernel", "Kernel")
 UNDEFINED = ("undefined", "")  # descriptions that torch writes for a group without one
 ELEMENT_ROWS = {torch: row for row, (torch, _, _) in enumerate(raw.ELEMENTS)}
-ELEMENT_BYTES = dict(enumerate(size for _, _, size in raw.ELEMENTS))
 ALLOCATION = '"[memory]"'
 GPU_DEVICE = 1  # DeviceType of c10
-TENSOR_MEMORY = 100  # memKind of tensors; nsys has none for them
 MEMORY_NUMBERS: Mapping[str, str] = NAMES["allocation"]
 MEMORY_SCHEMA = pl.Struct(
     dict.fromkeys(("pid", "tid", "ts"), pl.String)
@@ -319,51 +317,3 @@ def _allocations(events: pl.Series) -> pl.DataFrame | None:
             **numbers,
         )
     )
-
-
-def memory_table(events: pl.DataFrame, identity: TraceIdentity) -> pl.DataFrame:
-    """Return raw.MEMORY from the allocations of a trace."""
-    thread = identity.global_tid(events)
-    return events.with_columns(
-        thread,
-        (thread // (1 << 24) * (1 << 24)).alias("globalPid"),
-        pl.col("device").alias("deviceId"),
-        pl.col("bytes").abs(),
-        pl.lit(TENSOR_MEMORY, pl.Int64).alias("memKind"),
-        (pl.col("bytes") < 0).cast(pl.Int64).alias("memoryOperationType"),
-    ).select(column for column in raw.TABLES[raw.MEMORY].columns if column != "correlationId")
-
-
-def math_table(ops: pl.DataFrame, identity: TraceIdentity) -> pl.DataFrame:
-    """Return raw.MATH from the ops of a trace."""
-    named = ops.with_columns(identity.global_tid(ops), pl.col("name").alias("nameId"), pl.col("label").alias("textId"))
-    return named.select(raw.TABLES[raw.MATH].columns)
-
-
-def message_table(messages: pl.DataFrame, identity: TraceIdentity) -> pl.DataFrame:
-    """Return raw.MESSAGES: the messages of kernels, with the arguments of the op where the kernel has none.
-
-    If several kernels share an external id, it is unknown which part of the message each of them sends.
-    """
-    kernels = messages.filter(pl.col("is_kernel") == 1)
-    own = kernels.filter(pl.col("name").is_not_null())
-    bare = kernels.filter(pl.col("name").is_null(), pl.col("external").is_not_null())
-    ops = messages.filter(pl.col("is_kernel") == 0, pl.col("name").is_not_null()).unique("external", keep="none")
-    arguments = ("external", "name", "label", "sent", "received", "group_size", "dtype")
-    linked = (
-        bare.unique("external", keep="none")
-        .select("external", "correlation", "pid", "tid")
-        .join(ops.select(arguments), on="external")
-    )
-    known = pl.concat([own.select(*arguments, "correlation", "pid", "tid"), linked], how="diagonal")
-    size = pl.col("dtype").replace_strict(ELEMENT_BYTES, default=None, return_dtype=pl.Int64)
-    return known.with_columns(
-        pl.col("correlation").alias("correlationId"),
-        identity.global_pid(known),
-        pl.col("name").alias("nameId"),
-        pl.col("label").alias("textId"),
-        pl.col("group_size").alias("groupSize"),
-        pl.col("dtype").alias("elementType"),
-        (pl.col("sent") * size).alias("sentBytes"),
-        (pl.col("received") * size).alias("receivedBytes"),
-    ).select(raw.TABLES[raw.MESSAGES].columns)

@@ -8,14 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import polars as pl
 
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError
+from traceview.model.units import quantity
 from traceview.read import raw
-from traceview.read.kineto.events import METADATA, SCOPE, TraceEvents, relative_times, scope_table, trace_events
-from traceview.read.kineto.pieces import GPU_LIMITS, NAMES, NotJsonError, Pieces, TraceGpu, TraceIdentity, read_document
-from traceview.read.kineto.sizes import MATH, MEMORY, MESSAGE, math_table, memory_table, message_table
+from traceview.read.kineto.events import METADATA, SCOPE, TraceEvents, relative_times, trace_events
+from traceview.read.kineto.pieces import GPU_LIMITS, NAMES, NotJsonError, Pieces, TraceDocument, TraceGpu
+from traceview.read.kineto.sizes import MATH, MEMORY, MESSAGE
 from traceview.read.raw import RawCapture
 from traceview.read.source import DecodedSize, display_name
 
@@ -31,6 +33,8 @@ COPY_KINDS: Mapping[str, int] = NAMES["copies"]
 MEMORIES: Mapping[str, int] = NAMES["memories"]
 UNKNOWN_MEMORY = 7
 WARP = 32
+TENSOR_MEMORY = 100  # memKind of tensors; nsys has none for them
+ELEMENT_BYTES = dict(enumerate(size for _, _, size in raw.ELEMENTS))
 HIP_CALLS, XPU_CALLS = ("hip",), ("ur", "ze", "pi")  # Unified Runtime, Level Zero and SYCL's plugin interface
 OF_AMD = (
     "a trace of AMD GPUs (ROCm) is measured like one of CUDA, HIP calls as the CUDA calls of the same names; occupancy "
@@ -41,6 +45,65 @@ OF_INTEL = (
     "host; occupancy, limits and peaks of the GPU are not measured"
 )
 OPENING, CLOSING = "<([{", ">)]}"
+
+
+MAX_ID = 0xFFFFFF  # nsys packs a process and a thread into 24 bits each
+
+
+class TraceIdentity(NamedTuple):
+    """`processes` and `threads` map the trace's ids to ids of 24 bits; `main` is the most frequent process.
+
+    `launched` has the process of each correlation id if the trace has several processes, else it is None.
+    """
+
+    processes: pl.DataFrame
+    threads: pl.DataFrame
+    main: int
+    launched: pl.DataFrame | None
+
+    @classmethod
+    def from_events(cls, frames: Mapping[str, pl.DataFrame]) -> TraceIdentity:
+        """Collect the ids of the host events."""
+        host = pl.concat([frames[sort].select("pid", "tid", "correlation") for sort in ("call", "range")])
+        processes = _ids_of_24_bits(host["pid"])
+        calls = frames["call"].select("pid", "correlation").join(processes, on="pid", how="left")
+        launched = None
+        if calls["pid"].n_unique() > 1:
+            launched = calls.unique("correlation", keep="first", maintain_order=True).select("correlation", "pid24")
+        ids = calls["pid24"] if len(calls) else host.join(processes, on="pid", how="left")["pid24"]
+        common = ids.drop_nulls().mode().sort()
+        return cls(processes, _ids_of_24_bits(host["tid"]), int(common[0]) if len(common) else 0, launched)
+
+    def global_tid(self, frame: pl.DataFrame) -> pl.Series:
+        """Return nsys's globalTid of host events."""
+        joined = frame.select("pid", "tid").join(self.processes, on="pid", how="left", maintain_order="left")
+        joined = joined.join(self.threads, on="tid", how="left", maintain_order="left")
+        packed = pl.col("pid24").fill_null(self.main) * (MAX_ID + 1) + pl.col("tid24").fill_null(0)
+        return joined.select(packed.alias("globalTid")).to_series()
+
+    def global_pid(self, frame: pl.DataFrame) -> pl.Series:
+        """Return nsys's globalPid of GPU events."""
+        if self.launched is None:
+            return pl.Series("globalPid", [self.main * (MAX_ID + 1)], pl.Int64).new_from_index(0, len(frame))
+        joined = frame.select("correlation").join(self.launched, on="correlation", how="left", maintain_order="left")
+        return joined.select((pl.col("pid24").fill_null(self.main) * (MAX_ID + 1)).alias("globalPid")).to_series()
+
+
+def _ids_of_24_bits(ids: pl.Series) -> pl.DataFrame:
+    """Return a 24-bit id for each id: the id itself if it fits, else an unused one."""
+    name = ids.name
+    unique = ids.unique().drop_nulls().sort()
+    fits = unique.is_between(0, MAX_ID)
+    taken = set(unique.filter(fits).to_list())
+    free = (number for number in range(MAX_ID, 0, -1) if number not in taken)
+    wide = unique.filter(~fits)
+    assigned = [next(free, 0) for _ in range(len(wide))]
+    return pl.DataFrame(
+        {
+            name: pl.concat([unique.filter(fits), wide]),
+            f"{name}24": pl.concat([unique.filter(fits), pl.Series(assigned, dtype=pl.Int64)]),
+        }
+    )
 
 
 def nsys_tables(events: TraceEvents, gpus: tuple[TraceGpu, ...]) -> dict[str, pl.DataFrame]:
@@ -81,6 +144,61 @@ def nsys_tables(events: TraceEvents, gpus: tuple[TraceGpu, ...]) -> dict[str, pl
         "TARGET_INFO_GPU": _gpu_table(gpus),
         raw.STRINGS: _strings(names, kernels["name"].unique().sort()),
     }
+
+
+def scope_table(scopes: pl.DataFrame, identity: TraceIdentity) -> pl.DataFrame:
+    """Return raw.SCOPES of a trace."""
+    return scopes.with_columns(identity.global_tid(scopes), pl.col("name").alias("nameId")).select(
+        raw.TABLES[raw.SCOPES].columns
+    )
+
+
+def memory_table(events: pl.DataFrame, identity: TraceIdentity) -> pl.DataFrame:
+    """Return raw.MEMORY from the allocations of a trace."""
+    thread = identity.global_tid(events)
+    return events.with_columns(
+        thread,
+        (thread // (1 << 24) * (1 << 24)).alias("globalPid"),
+        pl.col("device").alias("deviceId"),
+        pl.col("bytes").abs(),
+        pl.lit(TENSOR_MEMORY, pl.Int64).alias("memKind"),
+        (pl.col("bytes") < 0).cast(pl.Int64).alias("memoryOperationType"),
+    ).select(column for column in raw.TABLES[raw.MEMORY].columns if column != "correlationId")
+
+
+def math_table(ops: pl.DataFrame, identity: TraceIdentity) -> pl.DataFrame:
+    """Return raw.MATH from the ops of a trace."""
+    named = ops.with_columns(identity.global_tid(ops), pl.col("name").alias("nameId"), pl.col("label").alias("textId"))
+    return named.select(raw.TABLES[raw.MATH].columns)
+
+
+def message_table(messages: pl.DataFrame, identity: TraceIdentity) -> pl.DataFrame:
+    """Return raw.MESSAGES: the messages of kernels, with the arguments of the op where the kernel has none.
+
+    If several kernels share an external id, it is unknown which part of the message each of them sends.
+    """
+    kernels = messages.filter(pl.col("is_kernel") == 1)
+    own = kernels.filter(pl.col("name").is_not_null())
+    bare = kernels.filter(pl.col("name").is_null(), pl.col("external").is_not_null())
+    ops = messages.filter(pl.col("is_kernel") == 0, pl.col("name").is_not_null()).unique("external", keep="none")
+    arguments = ("external", "name", "label", "sent", "received", "group_size", "dtype")
+    linked = (
+        bare.unique("external", keep="none")
+        .select("external", "correlation", "pid", "tid")
+        .join(ops.select(arguments), on="external")
+    )
+    known = pl.concat([own.select(*arguments, "correlation", "pid", "tid"), linked], how="diagonal")
+    size = pl.col("dtype").replace_strict(ELEMENT_BYTES, default=None, return_dtype=pl.Int64)
+    return known.with_columns(
+        pl.col("correlation").alias("correlationId"),
+        identity.global_pid(known),
+        pl.col("name").alias("nameId"),
+        pl.col("label").alias("textId"),
+        pl.col("group_size").alias("groupSize"),
+        pl.col("dtype").alias("elementType"),
+        (pl.col("sent") * size).alias("sentBytes"),
+        (pl.col("received") * size).alias("receivedBytes"),
+    ).select(raw.TABLES[raw.MESSAGES].columns)
 
 
 def _stream_events(events: pl.DataFrame, identity: TraceIdentity) -> pl.DataFrame:
@@ -211,8 +329,15 @@ def short_kernel_name(name: str) -> str:
 
 SESSION_TABLE = "TARGET_INFO_SESSION_START_TIME"  # the time of day at 0 of the capture's clock, which aligns ranks
 MIN_EPOCH_NS = 1_000_000_000_000_000_000  # the year 2001; smaller values do not count from 1970
-OPEN_LIST = "the list of events has no closing bracket: its last events may be missing"
-EXPORT_AGAIN = "export it again: prof.export_chrome_trace(FILE)"
+OPEN_LIST = (
+    "the list of events has no closing bracket: the trace was read up to its last whole event. torch leaves such a "
+    "file when its process ends while it writes: let the process run until prof.export_chrome_trace(FILE) returns"
+)
+NOT_ESCAPED = (
+    "torch writes quotes, backslashes and line breaks in names as they are, and N/A, nan or inf for numbers. Another "
+    "export has them too; profile without with_stack=True, from which most of them come"
+)
+WRITE_ONE = "torch.profiler writes one with prof.export_chrome_trace(FILE)"
 SYNC_EVENTS = "experimental_config=torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True)"
 
 
@@ -223,21 +348,61 @@ def read_trace(path: Path) -> RawCapture:
     """
     name = display_name(path)
     try:
-        with path.open("rb") as file:
-            pieces = Pieces(file)
-            events, first_ns = relative_times(trace_events(pieces, DecodedSize(name)))
-            document = read_document(pieces.document)
+        events, first_ns, document, problems = _read_events(path)
     except OSError as error:
         raise ReportError(f"{name}: cannot be read ({error.strerror}); check its permissions") from None
     except NotJsonError as error:
         raise _refusal(name, error) from None
-    if not document.is_torch and not any(map(len, events.frames.values())):
-        raise NotAnExportError(f"{name}: a Chrome trace, but not of torch.profiler; {EXPORT_AGAIN}")
+    if not document.is_torch and not events.event_count:
+        raise NotAnExportError(f"{name}: a Chrome trace, but not of torch.profiler; {WRITE_ONE}")
+    return capture_of_events(path.name, events, first_ns, document, problems)
+
+
+def capture_of_events(
+    file: str, events: TraceEvents, first_ns: int, document: TraceDocument, problems: tuple[str, ...]
+) -> RawCapture:
+    """Return the capture of events with times from the first one, which began at `first_ns` of the trace's clock."""
     tables = nsys_tables(events, document.gpus)
     if (epoch := document.base_ns + first_ns) > MIN_EPOCH_NS:
         tables[SESSION_TABLE] = pl.DataFrame({"utcEpochNs": [epoch]}, schema={"utcEpochNs": pl.Int64})
-    problems = (OPEN_LIST,) if pieces.is_open else ()
-    return with_missing(RawCapture(path.name, None, None, tables, problems, distributed=document.distributed))
+    return with_missing(RawCapture(file, None, None, tables, problems, distributed=document.distributed))
+
+
+class _Read(NamedTuple):
+    """The events of a trace, the start of the first (ns), the text around them, and notes on what is missing."""
+
+    events: TraceEvents
+    first_ns: int
+    document: TraceDocument
+    problems: tuple[str, ...]
+
+
+def _read_events(path: Path) -> _Read:
+    """Read a trace; by the words of its events if quotes do not say where they end. Raises NotJsonError."""
+    name = display_name(path)
+    with path.open("rb") as file:
+        pieces = Pieces(file)
+        try:
+            events = trace_events(pieces, DecodedSize(name))
+            document = pieces.document()
+            if pieces.is_open and (events.faults.left_out or not events.event_count):
+                raise NotJsonError("ends before its first whole event", cut_off=True)
+        except NotJsonError as error:
+            file.seek(0)
+            by_words = Pieces(file, by_words=True)
+            events = trace_events(by_words, DecodedSize(name))
+            document = by_words.document()
+            if not events.event_count or (by_words.is_open and pieces.after):
+                raise error from None
+            pieces = by_words
+    events, first_ns = relative_times(events)
+    problems = [OPEN_LIST] if pieces.is_open else []
+    if any(events.faults):
+        problems.append(
+            f"{quantity(sum(events.faults), 'event')} of the trace not valid JSON: {events.faults.repaired} repaired, "
+            f"{events.faults.left_out} left out; {NOT_ESCAPED}"
+        )
+    return _Read(events, first_ns, document, tuple(problems))
 
 
 def with_missing(capture: RawCapture) -> RawCapture:
@@ -255,9 +420,10 @@ def with_missing(capture: RawCapture) -> RawCapture:
 def _refusal(name: str, error: NotJsonError) -> ReportError:
     if error.cut_off:
         return DamagedExportError(
-            f"{name}: cut off: it {error}; torch leaves such a file when it is killed while writing; {EXPORT_AGAIN}"
+            f"{name}: cut off: it {error}; torch leaves such a file when its process ends while it writes: let the "
+            "process run until prof.export_chrome_trace(FILE) returns"
         )
-    return NotAnExportError(f"{name}: not a trace of torch.profiler: it {error}; {EXPORT_AGAIN}")
+    return NotAnExportError(f"{name}: not a trace of torch.profiler: it {error}; {WRITE_ONE}")
 
 
 def missing_notes(tables: Mapping[str, pl.DataFrame], calls: list[str], processes: int) -> Iterator[str]:

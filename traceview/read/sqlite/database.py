@@ -8,13 +8,13 @@ from __future__ import annotations
 import sqlite3
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from traceview.errors import DamagedExportError, NotAnExportError, NotFoundError, ReportError
-from traceview.read.raw import ESSENTIAL, STRINGS
+from traceview.read.raw import ESSENTIAL, STRINGS, known_table, problem_of_unread
 from traceview.read.source import MAX_NAME_BYTES, MAX_TEXT, DecodedSize, display_name
 from traceview.read.sqlite.pages import page_size, schema_pages, stated_pages
 
@@ -36,6 +36,8 @@ def check_file(path: Path) -> None:
         excess = schema_excess(path) if head.startswith(HEADER) else None
     except OSError as error:
         raise ReportError(f"{name}: cannot be read ({error.strerror}); check its name and permissions") from None
+    if len(bytes(path.resolve())) > MAX_PATH:
+        raise ReportError(f"{name}: its path has more than {MAX_PATH} bytes, which SQLite cannot open; move the file")
     if not head:
         raise NotAnExportError(f"{name}: the file is empty; {EXPORT_AGAIN}")
     if not head.startswith(HEADER):
@@ -62,7 +64,9 @@ def _check_is_file(path: Path, name: str) -> None:
 
 
 def _is_nonempty_file(path: Path) -> bool:
-    return path.exists() and path.stat().st_size > 0
+    with suppress(OSError):  # without such a file, or where its name is too long for one
+        return path.stat().st_size > 0
+    return False
 
 
 def schema_excess(path: Path) -> str | None:
@@ -84,6 +88,7 @@ def schema_excess(path: Path) -> str | None:
     return None
 
 
+MAX_PATH = 504  # bytes: 512, less what SQLite appends for a journal (MAX_PATHNAME in os_unix.c)
 HEADER = b"SQLite format 3\x00"
 EXPORT_AGAIN = "export it again: nsys export --type sqlite REPORT.nsys-rep"
 META_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")  # the second until 2022
@@ -148,6 +153,11 @@ class Export:
         if STRINGS in self.tables:
             return
         events = [table for table in ESSENTIAL if table in self.tables]
+        if events and "StringTable" in self.tables:
+            raise NotAnExportError(
+                f"{self.name}: written by nvprof, with CUPTI's records in a form that traceview does not read; capture "
+                "the program with: nsys profile"
+            )
         if events:
             raise DamagedExportError(
                 f"{self.name}: has {events[0]} but no StringIds, so nothing has a name; {EXPORT_AGAIN}"
@@ -155,7 +165,10 @@ class Export:
         raise NotAnExportError(f"{self.name}: an SQLite file, but not an export of Nsight Systems; {EXPORT_AGAIN}")
 
     def unread_tables(self, names: Iterable[str]) -> list[str]:
-        """Return a note for each of these tables that is a view, a virtual table, or written in another letter case."""
+        """Return a note for each of these tables that is a view, a virtual table, or written in another letter case.
+
+        Also for each table with rows whose name is that of one of them with a version.
+        """
         query = "SELECT name, type, coalesce(rootpage, 0) FROM main.sqlite_master WHERE type IN ('table', 'view')"
         # SQLite's own names of tables ignore the case of ASCII letters, so that there is one entry at most.
         entries = {str(name).lower(): (str(name), kind, root) for name, kind, root in self.connection.execute(query)}
@@ -167,7 +180,12 @@ class Export:
                 notes.append(f"{name} is a {kind}, not a table: its rows are left out; {EXPORT_AGAIN}")
             elif entry != name:
                 notes.append(f"{entry} differs from {name} in letter case: its rows are left out; {EXPORT_AGAIN}")
-        return notes
+        versioned = sorted(table for table in self.tables if known_table(table))
+        return notes + [problem_of_unread(table) for table in versioned if self.has_rows(table)]
+
+    def has_rows(self, table: str) -> bool:
+        """Return whether a table has a row."""
+        return self.select("1", table, "LIMIT 1").fetchone() is not None
 
     def versions(self) -> tuple[str | None, str | None]:
         """Return the versions of nsys and of the export's schema; None if the export does not state them."""

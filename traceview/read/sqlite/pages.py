@@ -10,12 +10,13 @@ import os
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import IO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from traceview.model.frozen import dataclass
 
 INTERIOR, LEAF = 5, 13
 HEADER_SIZE = {INTERIOR: 12, LEAF: 8}  # bytes of a page before its cell pointers

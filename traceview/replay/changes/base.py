@@ -8,14 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from traceview.intervals import Times, runs
+from traceview.model.findings import MIN_GAIN
 from traceview.model.program import Program
 from traceview.model.trace import CLASSES
 from traceview.model.trace import KINDS as COPIES
 from traceview.pricing.texts import fits, is_lacking
-from traceview.replay.constants import Constants
 from traceview.replay.graph import CALL, GAP, LAUNCH, QUEUE, STREAM, Codes, DependencyGraph, Mask
 
-Apply = Callable[[DependencyGraph, Constants], "DependencyGraph | str"]
+Apply = Callable[[DependencyGraph], "DependencyGraph | str"]
 H2D, D2H = COPIES.index("h2d"), COPIES.index("d2h")
 COMPUTE, COMMUNICATION, COPY, MEMSET = (CLASSES.index(name) for name in CLASSES)
 LARGE_COPY = 1_000_000  # bytes: a larger copy is a batch, not a scalar or an index
@@ -24,12 +24,24 @@ PAUSE_FACTOR, MIN_PAUSE, MAX_PAUSE = 20, 500_000, 2_000_000  # ns
 MIN_BACKWARD_KERNELS = 10  # a shorter pass belongs to the pass around it
 
 
+EFFORTS = ("one line", "a few lines", "a rewrite")
+
+
+def gain_rank(share: float, effort: str) -> tuple[float, int, float]:
+    """Return the key of an order by the share that changes gain.
+
+    Changes that gain alike, because captures of a program differ by as much, are in the order of their effort.
+    """
+    return -round(share / MIN_GAIN), EFFORTS.index(effort), -share
+
+
 class GraphChange(NamedTuple):
     """`rests_on` names the conditions of the prediction; `times` is the number of batches of an iteration.
 
     `in_pytorch` replaces `rests_on` for PyTorch programs that have what it speaks of. `programs` are the kinds of
     programs (KINDS of pricing/texts.py) that the change fits; none for all. `repeats` says that it needs iterations
-    that repeat.
+    that repeat, and `effort` (EFFORTS) what it takes to make. `most` returns the ns
+    of an iteration that the change alone can save at most.
     """
 
     name: str
@@ -41,6 +53,8 @@ class GraphChange(NamedTuple):
     alternatives: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
     repeats: bool = False
+    effort: str = "a rewrite"
+    most: Callable[[DependencyGraph], int] | None = None
 
     def for_program(self, program: Program, is_whole_run: bool = False) -> GraphChange | None:
         """Return the change in the words of a kind of program; None if it makes no sense there."""

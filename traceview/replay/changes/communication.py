@@ -13,11 +13,11 @@ import numpy as np
 from traceview.intervals import Times, covered_length, union
 from traceview.model.units import size
 from traceview.replay.changes.base import COMMUNICATION, COMPUTE, GraphChange, backward_passes, without_other_waits
-from traceview.replay.constants import BUCKET_BYTES, DEVICE_RATE, REDUCE_CALL, Constants, reduce_rate
+from traceview.replay.constants import BUCKET_BYTES, DEVICE_RATE, REDUCE_CALL, REDUCE_SLOW, reduce_rate
 from traceview.replay.graph import EVENT, REDUCE, RUN, Codes, DependencyGraph, Mask, replay
 
 
-def overlap_communication(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
+def overlap_communication(graph: DependencyGraph) -> DependencyGraph | str:
     """Return the graph in which other work does not wait for communication."""
     ops, edges = graph.operations, graph.edges
     is_communication = ops.code == COMMUNICATION
@@ -53,29 +53,37 @@ def _latest_awaited(graph: DependencyGraph, is_communication: Mask, source: Code
     return latest
 
 
+def compute_beside(graph: DependencyGraph) -> int:
+    """Return the ns of compute of an iteration: communication cannot hide behind more than that."""
+    chosen = (graph.operations.code == COMPUTE) & graph.is_counted
+    return int(graph.run_times[chosen].sum()) // graph.counted
+
+
 OVERLAP = GraphChange(
     "overlap",
     "Overlap communication with compute",
     "communication in parts that can start early; ranks that arrive together",
     overlap_communication,
     in_pytorch="buckets small enough to start early; ranks that arrive together",
+    effort="a few lines",
+    most=compute_beside,
 )
 
 
 def ranks(count: int, gradients: int) -> GraphChange:
     """Return the change to `count` GPUs of a host that average `gradients` bytes in each step."""
 
-    def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
+    def apply(graph: DependencyGraph) -> DependencyGraph | str:
         if (graph.operations.code == COMMUNICATION).any():
             return "this run has several ranks already"
         last = {index: passes[-1] for index in range(graph.last) if (passes := backward_passes(graph, index))}
         if not last:
             return "no backward pass is recognised: no second thread launches, and no range is named after it"
-        took = _all_reduce_times(graph, count, gradients, constants)
+        took = _all_reduce_times(graph, count, gradients)
         ready = {index: _bucket_ends(graph, rows, len(took)) for index, rows in last.items()}
         fill = int(gradients / len(took) / DEVICE_RATE)
         waiting = _with_waits(graph, ready, took)
-        return _with_contention(_with_bucket_copies(waiting, ready, fill), ready, took, constants)
+        return _with_contention(_with_bucket_copies(waiting, ready, fill), ready, took)
 
     gradient_size = size(gradients)
     return GraphChange(
@@ -88,11 +96,10 @@ def ranks(count: int, gradients: int) -> GraphChange:
     )
 
 
-def _all_reduce_times(graph: DependencyGraph, count: int, gradients: int, constants: Constants) -> Times:
+def _all_reduce_times(graph: DependencyGraph, count: int, gradients: int) -> Times:
     """Return the ns of the all-reduce of each bucket."""
     buckets = max(1, math.ceil(gradients / BUCKET_BYTES))
-    rate = reduce_rate(graph.facts.gpu) * constants.reduce_rate
-    each = gradients / buckets * 2 * (count - 1) / count / rate + REDUCE_CALL
+    each = gradients / buckets * 2 * (count - 1) / count / reduce_rate(graph.facts.gpu) + REDUCE_CALL
     return np.full(buckets, each).astype(np.int64)
 
 
@@ -129,9 +136,7 @@ def _with_bucket_copies(graph: DependencyGraph, ready: dict[int, Codes], fill: i
     return graph.with_weight(weight)
 
 
-def _with_contention(
-    graph: DependencyGraph, ready: dict[int, Codes], took: Times, constants: Constants
-) -> DependencyGraph:
+def _with_contention(graph: DependencyGraph, ready: dict[int, Codes], took: Times) -> DependencyGraph:
     """Lengthen the kernels that run during all-reduces."""
     ops, time = graph.operations, replay(graph).time
     rows = np.arange(len(ops.row))
@@ -146,5 +151,5 @@ def _with_contention(
     weight = graph.edges.weight.copy()
     run = graph.operation_edges(RUN, ops.code == COMPUTE)
     operation = graph.operations_at(graph.edges.target[run])
-    weight[run] += (beside[operation] * constants.reduce_slow).astype(np.int64)
+    weight[run] += (beside[operation] * REDUCE_SLOW).astype(np.int64)
     return graph.with_weight(weight)

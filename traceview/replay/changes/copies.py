@@ -21,23 +21,38 @@ from traceview.replay.changes.base import (
     launching_calls,
     without_other_waits,
 )
-from traceview.replay.constants import ASYNC_CALL, COPY_LATENCY, Constants
+from traceview.replay.constants import ASYNC_CALL, BESIDE_COPY, BESIDE_SLOW, COPY_LATENCY, FILLED, ROOM
 from traceview.replay.graph import CALL, EVENT, GAP, LAUNCH, RUN, STREAM, WAIT, DependencyGraph, Mask, replay
 
 PREPARED = (
-    "the loop pauses before each batch, and may prepare and pin it there; with workers that pin it (num_workers), the "
-    "lower end of the range"
+    "the loop pauses before each batch, and may prepare and pin it there; workers that pin it (num_workers) gain more"
 )
 PAGEABLE, PINNED = MEMORIES.index("pageable"), MEMORIES.index("pinned")
 
 
-def pin(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
-    """Return the graph with all pageable copies pinned."""
-    ops, calls, edges = graph.operations, graph.calls, graph.edges
-    # The host needs a small copy to it at once, wherever the value goes.
-    chosen = (ops.memory == PAGEABLE) & (ops.kind >= 0) & ((ops.kind != D2H) | (ops.size >= LARGE_COPY))
+NOT_PAGEABLE = "no copy from or to pageable memory, except values that the host reads"
+
+
+def pin(graph: DependencyGraph) -> DependencyGraph | str:
+    """Return the graph with all pageable copies pinned, by the loop itself where it pauses before each batch."""
+    chosen = pageable_copies(graph)
     if not chosen.any():
-        return "no copy from or to pageable memory, except values that the host reads"
+        return NOT_PAGEABLE
+    prepared = _prepared_in_loop(graph, chosen)
+    pinned = _with_pinned(graph, chosen, prepared)
+    return pinned._replace(remarks=(*graph.remarks, PREPARED)) if prepared.any() else pinned
+
+
+def pageable_copies(graph: DependencyGraph) -> Mask:
+    """Return the mask of the copies to pin. The host needs a small copy to it at once, wherever the value goes."""
+    ops = graph.operations
+    chosen: Mask = (ops.memory == PAGEABLE) & (ops.kind >= 0) & ((ops.kind != D2H) | (ops.size >= LARGE_COPY))
+    return chosen
+
+
+def _with_pinned(graph: DependencyGraph, chosen: Mask, fill: Times) -> DependencyGraph:
+    """Return the graph with these copies pinned, and `fill` ns more of the host before each call."""
+    ops, calls, edges = graph.operations, graph.calls, graph.edges
     blocking = np.zeros(len(calls.row), np.bool_)
     blocking[ops.call[chosen & (ops.call >= 0)]] = True
     blocking &= calls.blocking
@@ -45,7 +60,7 @@ def pin(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
     weight = edges.weight.copy()
     run = graph.operation_edges(RUN, chosen)
     operation = graph.operations_at(edges.target[run])
-    taken = (ops.size[operation] / (graph.facts.pinned_rate * constants.rate)).astype(np.int64)
+    taken = (ops.size[operation] / graph.facts.pinned_rate).astype(np.int64)
     weight[run] = np.where(ops.size[operation] >= LARGE_COPY, taken, np.minimum(weight[run], taken + ASYNC_CALL))
     call = graph.call_edges(CALL, blocking)
     weight[call] = np.minimum(weight[call], ASYNC_CALL)
@@ -54,11 +69,8 @@ def pin(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
     weight[graph.call_edges(CALL, own)] = 0
     gone = graph.call_edges(WAIT, blocking | own)
     pinned = ops._replace(memory=np.where(chosen, PINNED, ops.memory))
-    prepared = _prepared_in_loop(graph, chosen)
-    if prepared.any():
-        gap = graph.call_edges(GAP, prepared > 0)
-        weight[gap] += (prepared[edges.target[gap] // 2] * constants.fills).astype(np.int64)
-        graph = graph._replace(remarks=(*graph.remarks, PREPARED))
+    gap = graph.call_edges(GAP, fill > 0)
+    weight[gap] += fill[edges.target[gap] // 2]
     return graph._replace(operations=pinned, edges=edges.with_weight(weight).keep(~gone))
 
 
@@ -84,17 +96,10 @@ def _prepared_in_loop(graph: DependencyGraph, chosen: Mask) -> Times:
     return np.where(gap >= cost, cost, 0)
 
 
-def pin_in_loop(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
+def pin_in_loop(graph: DependencyGraph) -> DependencyGraph | str:
     """Return the same, but the loop fills the pinned buffer of each batch itself (`batch.pin_memory()`)."""
-    pinned = pin(graph, constants._replace(fills=0))
-    if isinstance(pinned, str):
-        return pinned
-    ops = graph.operations
-    cost = _fill_time(graph, (ops.memory == PAGEABLE) & (ops.kind >= 0))
-    weight = pinned.edges.weight.copy()
-    gap = pinned.call_edges(GAP, cost > 0)
-    weight[gap] += cost[pinned.edges.target[gap] // 2]
-    return pinned.with_weight(weight)
+    chosen = pageable_copies(graph)
+    return _with_pinned(graph, chosen, _fill_time(graph, chosen)) if chosen.any() else NOT_PAGEABLE
 
 
 def _next_synchronizations(graph: DependencyGraph, blocking: Mask) -> Mask:
@@ -112,6 +117,7 @@ PIN = GraphChange(
     "host buffers of cudaMallocHost or cudaHostRegister that are filled outside the loop, and asynchronous copies",
     pin,
     in_pytorch="non_blocking=True, and batches pinned outside the loop (DataLoader(pin_memory=True))",
+    effort="one line",
 )
 PIN_HERE = GraphChange(
     "pin-here",
@@ -120,10 +126,11 @@ PIN_HERE = GraphChange(
     pin_in_loop,
     in_pytorch="batch.pin_memory() in the loop: the host fills the pinned buffer at the rate of pageable copies",
     programs=("pytorch",),
+    effort="one line",
 )
 
 
-def prefetch(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
+def prefetch(graph: DependencyGraph) -> DependencyGraph | str:
     """Return the graph with the copies one batch ahead. A copy over the link widens the gaps between kernels."""
     ops = graph.operations
     kernels = np.unique(ops.stream[ops.code == COMPUTE])
@@ -134,7 +141,7 @@ def prefetch(graph: DependencyGraph, constants: Constants) -> DependencyGraph | 
         return "the copies have a separate stream already" if ahead.any() else "no large copy to the GPU"
     if (ops.memory[chosen & (ops.size >= LARGE_COPY)] == MEMORIES.index("pageable")).any():
         return "the copies are from pageable memory and block the host; pin that memory first (pin)"
-    return _with_contention(_with_copies_ahead(graph, chosen), graph, chosen, constants)
+    return _with_contention(_with_copies_ahead(graph, chosen), graph, chosen)
 
 
 def _with_copies_ahead(graph: DependencyGraph, chosen: Mask) -> DependencyGraph:
@@ -158,9 +165,7 @@ def _with_copies_ahead(graph: DependencyGraph, chosen: Mask) -> DependencyGraph:
     return graph.with_edges(kept)
 
 
-def _with_contention(
-    moved: DependencyGraph, graph: DependencyGraph, chosen: Mask, constants: Constants
-) -> DependencyGraph:
+def _with_contention(moved: DependencyGraph, graph: DependencyGraph, chosen: Mask) -> DependencyGraph:
     """Lengthen gaps during a copy, because launches share the link, and kernels, because they share the memory."""
     ops = graph.operations
     time, rows = replay(moved).time, np.arange(len(ops.row))
@@ -168,9 +173,9 @@ def _with_contention(
     copies: Intervals = union(np.sort(start[chosen]), end[chosen][np.argsort(start[chosen], kind="stable")])
     beside = (covered_length(copies, start, np.maximum(end, start + 1)) > 0) & (ops.code == COMPUTE)
     weight = moved.edges.weight.copy()
-    weight[moved.operation_edges(STREAM, beside)] += constants.beside_copy
+    weight[moved.operation_edges(STREAM, beside)] += BESIDE_COPY
     run = moved.operation_edges(RUN, beside & ~ops.is_matrix)
-    weight[run] += (weight[run] * constants.beside_slow).astype(np.int64)
+    weight[run] += (weight[run] * BESIDE_SLOW).astype(np.int64)
     return moved.with_weight(weight)
 
 
@@ -180,10 +185,11 @@ PREFETCH = GraphChange(
     "a batch that is ready when the previous iteration begins; two buffers on the GPU",
     prefetch,
     repeats=True,
+    effort="a few lines",
 )
 
 
-def copy_output_apart(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
+def copy_output_apart(graph: DependencyGraph) -> DependencyGraph | str:
     """Return the graph with the copies of results beside the kernels."""
     ops = graph.operations
     kernels = np.unique(ops.stream[ops.code == COMPUTE])
@@ -212,13 +218,14 @@ OUTPUT = GraphChange(
     "Copy results on a separate stream",
     "results that the host reads later; two buffers on the GPU",
     copy_output_apart,
+    effort="a few lines",
 )
 
 
 MIN_SHARE = 0.5  # share of a kernel's time that always remains
 
 
-def stage_micro_batches(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
+def stage_micro_batches(graph: DependencyGraph) -> DependencyGraph | str:
     """Return the graph with micro-batches on two streams."""
     ops = graph.operations
     chosen = np.isin(ops.code, [COMPUTE, MEMSET]) & (ops.iteration >= 0)
@@ -234,9 +241,9 @@ def stage_micro_batches(graph: DependencyGraph, constants: Constants) -> Depende
     beside = (micro - 1) / micro
     weight = graph.edges.weight.copy()
     gap = graph.operation_edges(STREAM, chosen)
-    weight[gap] = (weight[gap] * (1 - constants.filled * beside)).astype(np.int64)
+    weight[gap] = (weight[gap] * (1 - FILLED * beside)).astype(np.int64)
     run = graph.operation_edges(RUN, chosen)
-    weight[run] = np.maximum((weight[run] * MIN_SHARE).astype(np.int64), weight[run] - int(constants.room * beside))
+    weight[run] = np.maximum((weight[run] * MIN_SHARE).astype(np.int64), weight[run] - int(ROOM * beside))
     return graph.with_weight(weight)
 
 

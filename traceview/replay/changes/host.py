@@ -8,13 +8,13 @@ from __future__ import annotations
 import numpy as np
 
 from traceview.replay.changes.base import COMPUTE, D2H, LARGE_COPY, GraphChange, launching_calls
-from traceview.replay.constants import EVENT_CALL, Constants
+from traceview.replay.constants import EVENT_CALL, LOADING_LEFT, READING
 from traceview.replay.graph import CALL, GAP, WAIT, Codes, DependencyGraph, Mask
 
 MOSTLY = 0.5  # share of the time of memory calls from which one call explains it
 
 
-def reuse_memory(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
+def reuse_memory(graph: DependencyGraph) -> DependencyGraph | str:
     """Return the graph without the time of memory calls.
 
     In a run without iterations, a call that takes most of that time stays: it creates a context or pins memory, once.
@@ -36,13 +36,14 @@ ALLOCATE = GraphChange(
     "buffers that are allocated before the loop and fit all iterations",
     reuse_memory,
     in_pytorch="the caching allocator keeps its memory: no empty_cache() in the loop, few shapes, memory to spare",
+    effort="a few lines",
 )
 
 
 EVERY = 10  # iterations
 
 
-def synchronize_less(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
+def synchronize_less(graph: DependencyGraph) -> DependencyGraph | str:
     """Return the graph with the waits of only every EVERYth iteration."""
     calls = graph.calls
     reads = _reading_calls(graph)
@@ -54,8 +55,6 @@ def synchronize_less(graph: DependencyGraph, constants: Constants) -> Dependency
     if not gone.any():
         return "no iteration has a synchronization that could be removed: every tenth one stays"
     places = _places(graph, waits)
-    if not constants.all_waits:
-        gone &= _longest_waits(graph, waits, places)
     gone_reads = reads & (gone | _next_on_thread(graph, gone))
     weight = graph.edges.weight.copy()
     call = graph.call_edges(CALL, gone)
@@ -63,13 +62,12 @@ def synchronize_less(graph: DependencyGraph, constants: Constants) -> Dependency
     weight[graph.call_edges(CALL, gone_reads)] = 0
     gap = graph.call_edges(GAP, gone_reads)
     beyond = np.maximum(weight[gap] - int(np.median(weight[graph.edges.kind == GAP])), 0)
-    weight[gap] -= (beyond * constants.reads).astype(np.int64)
+    weight[gap] -= (beyond * READING).astype(np.int64)
     changed = graph.with_edges(graph.edges.with_weight(weight).keep(~graph.call_edges(WAIT, gone | gone_reads)))
     count = round(np.count_nonzero(np.diff(places, prepend=-1)) / max(int(np.count_nonzero(per)), 1))
     if count < 2:
         return changed
-    remark = f"{count} waits per iteration: at the upper end of the range, only the longest is removed"
-    return changed._replace(remarks=(*graph.remarks, remark))
+    return changed._replace(remarks=(*graph.remarks, f"all of the {count} waits of an iteration are removed"))
 
 
 def _reading_calls(graph: DependencyGraph) -> Mask:
@@ -100,31 +98,23 @@ def _places(graph: DependencyGraph, waits: Mask) -> Codes:
     return places
 
 
-def _longest_waits(graph: DependencyGraph, waits: Mask, places: Codes) -> Mask:
-    """Return the mask of the waits at the place in the iteration where the host is blocked the longest in total."""
-    rows = np.flatnonzero(waits)
-    blocked = np.bincount(places, weights=(graph.calls.end - graph.calls.start)[rows])
-    mask = np.zeros(len(waits), np.bool_)
-    mask[rows[places == int(np.argmax(blocked))]] = True
-    return mask
-
-
 SYNCHRONIZE = GraphChange(
     "sync",
     f"Synchronize every {EVERY} steps, or by an event",
     "values such as losses are read later, no launch depends on them; memory for the batches that the host is ahead",
     synchronize_less,
+    effort="a few lines",
 )
 
 
-def hide_loading(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
+def hide_loading(graph: DependencyGraph) -> DependencyGraph | str:
     """Return the graph without the host's time in data-loading ranges."""
     loading = graph.calls.loading
     if not loading.any():
         return "the host does not pause before it copies a batch, and no range is named after data, batches or loading"
     edges, weight = graph.edges, graph.edges.weight.copy()
     gap = graph.call_edges(GAP, loading > 0)
-    hidden = (loading[edges.target[gap] // 2] * (1 - constants.loading)).astype(np.int64)
+    hidden = (loading[edges.target[gap] // 2] * (1 - LOADING_LEFT)).astype(np.int64)
     weight[gap] = np.maximum(0, weight[gap] - hidden)
     return graph.with_weight(weight)
 
@@ -137,4 +127,5 @@ LOADING = GraphChange(
     in_pytorch="workers that keep up: num_workers, persistent_workers",
     programs=("pytorch", "jax", "onnx", "tensorrt", "tensorflow"),
     repeats=True,
+    effort="one line",
 )

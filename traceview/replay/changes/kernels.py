@@ -6,7 +6,6 @@ docs/whatif.md "The changes".
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -15,7 +14,9 @@ from numpy.typing import NDArray
 
 from traceview.intervals import Times, own_lengths
 from traceview.measure.storms import MAX_TINY
+from traceview.model.frozen import dataclass
 from traceview.model.trace import KINDS, Trace
+from traceview.model.units import quantity
 from traceview.pricing.speedups import BATCH, SPEEDUPS, Estimate, KernelSequence, Speedup
 from traceview.replay.changes.base import (
     COMMUNICATION,
@@ -28,14 +29,14 @@ from traceview.replay.changes.base import (
     longest_launching_gap,
     without_launches,
 )
-from traceview.replay.constants import DEVICE_RATE, GRAPH_LAUNCH, GRAPH_NODE, Constants
+from traceview.replay.constants import DEVICE_RATE, ELEMENT, GRAPH_GAP, GRAPH_LAUNCH, GRAPH_NODE
 from traceview.replay.graph import CALL, GAP, LAUNCH, QUEUE, RUN, STREAM, Codes, DependencyGraph, Mask, Operations
 from traceview.replay.storms import MIN_ROUNDS, Storm, find_storms
 
 Result = TypeVar("Result")
 
 
-def fuse_storms(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
+def fuse_storms(graph: DependencyGraph) -> DependencyGraph | str:
     """Return the graph with only the first round of each storm."""
     storms = find_storms(graph)
     if not storms:
@@ -43,9 +44,8 @@ def fuse_storms(graph: DependencyGraph, constants: Constants) -> DependencyGraph
     repeats = np.zeros(len(graph.operations.row), np.bool_)
     for storm in storms:
         repeats[storm.members[~storm.kept]] = True
-    weight = shorter_host_gaps(graph, storms, constants.element)
-    run = graph.operation_edges(RUN, repeats)
-    weight[run] = (weight[run] * constants.fused).astype(np.int64)
+    weight = shorter_host_gaps(graph, storms, ELEMENT)
+    weight[graph.operation_edges(RUN, repeats)] = 0
     return without_launches(graph, weight, repeats)
 
 
@@ -84,18 +84,23 @@ FUSE = GraphChange(
 
 
 MIN_KERNELS = 10  # in a graph
+MIN_SAME = 0.9  # share of the kernels of an iteration that a graph can hold; a few may depend on the step's number
 D2D = KINDS.index("d2d")
 
 
-def launch_as_graph(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
+def launch_as_graph(graph: DependencyGraph) -> DependencyGraph | str:
     """Return the graph with one launch for each iteration."""
     ops, calls, edges = graph.operations, graph.calls, graph.edges
+    if graph.facts.same_launches < MIN_SAME:
+        return "the kernels or their grids change from iteration to iteration, and a graph launches the same ones"
+    if (waits := _waits_inside(graph)) > 1:  # a single one can end each graph
+        return f"the host waits for the GPU inside each iteration ({quantity(waits, 'wait')} between its kernels)"
     chosen = np.isin(ops.code, [COMPUTE, MEMSET]) | ((ops.code == COPY) & (ops.kind == D2D))
     chosen &= (ops.call >= 0) & (ops.iteration >= 0)
     members = np.flatnonzero(chosen)
     joined = _iterations_per_graph(ops.iteration[members])
-    waits = np.unique(calls.iteration[(calls.sync | calls.blocking) & (calls.iteration >= 0)])
-    if not joined or (joined > 1 and 2 * len(waits) > graph.counted):
+    waiting = np.unique(calls.iteration[(calls.sync | calls.blocking) & (calls.iteration >= 0)])
+    if not joined or (joined > 1 and 2 * len(waiting) > graph.counted):
         return "few kernels are launched one by one (CUDA graphs are in use, or there are few kernels)"
     number = ops.iteration // joined
     first = np.zeros(len(ops.row), np.bool_)
@@ -112,12 +117,31 @@ def launch_as_graph(graph: DependencyGraph, constants: Constants) -> DependencyG
     inside = graph.operation_edges(STREAM, chosen & ~first)
     source = graph.operations_at(edges.source)
     inside &= chosen[np.where(inside, source, 0)]
-    weight[inside] = np.minimum(weight[inside], constants.graph_gap)
+    weight[inside] = np.minimum(weight[inside], GRAPH_GAP)
     weight[graph.operation_edges(RUN, first)] += _input_copies(graph, first)
     changed = graph.with_edges(edges.with_weight(weight).keep(~graph.call_edges(QUEUE, launched)))
     if joined == 1:
         return changed
     return changed._replace(remarks=(*graph.remarks, f"an iteration has few kernels: each graph holds {joined}"))
+
+
+def _waits_inside(graph: DependencyGraph) -> int:
+    """Return the median number of waits of an iteration with kernels before and after; none may be in a graph.
+
+    A wait is a synchronization, a copy that blocks, as those of pageable memory do, or a call on memory that waits.
+    Waits without a launch between them are one.
+    """
+    ops, calls = graph.operations, graph.calls
+    launches = launching_calls(graph, ops.code == COMPUTE)
+    launched, known = np.cumsum(launches), calls.iteration >= 0
+    before, after = np.full(graph.last + 1, len(ops.row)), np.zeros(graph.last + 1, np.int64)
+    np.minimum.at(before, calls.iteration[known], (launched - launches)[known])
+    np.maximum.at(after, calls.iteration[known], launched[known])
+    waits = np.flatnonzero((calls.sync | calls.blocking | calls.waiting_memory) & (calls.iteration >= graph.first))
+    iteration, number = calls.iteration[waits], launched[waits]
+    inside = (number > before[iteration]) & (number < after[iteration])
+    places = np.unique(np.stack([iteration[inside], number[inside]]), axis=1)
+    return int(np.median(np.bincount(places[0] - graph.first, minlength=graph.counted)))
 
 
 def _iterations_per_graph(iteration: Codes) -> int:
@@ -148,7 +172,7 @@ GRAPH = GraphChange(
 )
 
 
-OPERANDS = 2  # tensors that a loop over products takes apart, in place of the one of Constants.element
+OPERANDS = 2  # tensors that a loop over products takes apart, in place of the one of ELEMENT
 ALTERNATIVES = {"tf32": ("bf16",), "bf16": ("tf32",)}
 
 
@@ -163,6 +187,7 @@ def compute_changes(trace: Trace) -> tuple[GraphChange, ...]:
             partial(_compute_faster, speedup, _LastResult(partial(_estimates, speedup, kernels))),
             alternatives=ALTERNATIVES.get(speedup.name, ()),
             programs=speedup.programs,
+            effort=speedup.effort,
         )
         for speedup in SPEEDUPS
     )
@@ -185,7 +210,7 @@ class _LastResult(Generic[Result]):
 def faster(code: int, name: str, times: float) -> GraphChange:
     """Return the change that makes each kernel of `name` (`code` in Operations.name) `times` as fast."""
 
-    def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
+    def apply(graph: DependencyGraph) -> DependencyGraph | str:
         chosen: Mask = (graph.operations.name == code) & np.isin(graph.operations.code, [COMPUTE, COMMUNICATION])
         if not chosen.any():
             return f"no kernel called {name}"
@@ -200,7 +225,7 @@ def faster(code: int, name: str, times: float) -> GraphChange:
 def shorter_compute(ns: int) -> GraphChange:
     """Return the change that makes the compute of an iteration `ns` shorter, each kernel by the same factor."""
 
-    def apply(graph: DependencyGraph, constants: Constants) -> DependencyGraph | str:
+    def apply(graph: DependencyGraph) -> DependencyGraph | str:
         ops = graph.operations
         counted = (ops.code == COMPUTE) & graph.is_counted
         whole = int((ops.end - ops.start)[counted].sum()) // graph.counted
@@ -236,19 +261,18 @@ def _compute_faster(
     speedup: Speedup,
     estimates_of: Callable[[Operations], tuple[list[tuple[Codes, Estimate]], str]],
     graph: DependencyGraph,
-    constants: Constants,
 ) -> DependencyGraph | str:
     count = len(graph.operations.row)
     factor, gone = np.ones(count), np.zeros(count, np.bool_)
     estimates, reason = estimates_of(graph.operations)
     for places, estimate in estimates:
-        factor[places] = estimate.factors[constants.speedup]
+        factor[places] = estimate.middle
         gone[places] = estimate.gone
     if (factor == 1).all():
         return reason
     changed = _with_shorter_kernels(graph, factor, gone)
     if speedup is BATCH:
-        weight = shorter_host_gaps(changed, _loops(factor, gone), OPERANDS * constants.element)
+        weight = shorter_host_gaps(changed, _loops(factor, gone), OPERANDS * ELEMENT)
         changed = changed.with_weight(weight)
     return changed
 

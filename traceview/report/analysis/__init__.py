@@ -23,7 +23,8 @@ from traceview.model.analysis import (
 )
 from traceview.model.columns import Table
 from traceview.model.findings import Finding, Place
-from traceview.model.rows import QueuedFor
+from traceview.model.rows import ApiTotal, QueuedFor
+from traceview.model.trace import Window
 from traceview.report.json import (
     MERGED,
     UNPROFILED,
@@ -60,6 +61,11 @@ def _queued_for(tables: Mapping[str, Table], _: Analysis) -> Json:
     return _rows(tables["queued_for"]) if "queued_for" in tables else []
 
 
+def _if_calls_recorded(value: int | tuple[ApiTotal, ...], analysis: Analysis) -> Json:
+    """Return a figure of the CUDA calls; None if the capture has none, because they were not recorded."""
+    return None if analysis.trace.api.is_empty() else plain_values(value)
+
+
 def _cell(row: str, frame: str, column: str) -> Value:
     """Return a figure or id of a row of the Trace, because row numbers mean nothing outside."""
 
@@ -79,8 +85,17 @@ HOST_STATES: Keys = {
 }
 
 SHAPES: Shapes = {
+    Window: {"start_ns": "start", "end_ns": "end"},
     Analysis: {
-        "report": {name: f"info.{name}" for name in ("file", "nsys_version", "schema_version", "profiler")},
+        "report": {
+            **{name: f"info.{name}" for name in ("file", "nsys_version", "schema_version", "profiler")},
+            "trust": {
+                **{name: f"info.trust.{name}" for name in ("verdict", "events", "left_out", "cut", "doubled")},
+                "lost_fraction": rounded("info.trust.lost_fraction"),
+                "holes": "holes",
+                **{name: f"info.trust.{name}" for name in ("clock", "driver", "failed", "unread_tables")},
+            },
+        },
         **names("program", "answer", "devices", "host"),
         MERGED: TABLES,
         **names("iterations", "whole", "findings", "unmatched", "notes"),
@@ -119,15 +134,19 @@ SHAPES: Shapes = {
         "thread_id": _cell("thread", "threads", "tid"),
         "range": "range",
     },
-    SyncUse: names(
-        *("count", "blocked_ns", "waited_ns", "starved_ns", "idle_in_wait_ns", "refill_ns", "cost_ns", "calls")
-    ),
+    SyncUse: {
+        **{
+            name: Value(name, _if_calls_recorded, int | None)
+            for name in ("count", "blocked_ns", "waited_ns", "starved_ns", "idle_in_wait_ns", "refill_ns", "cost_ns")
+        },
+        "calls": "calls",
+    },
     Iterations: {
         **names("range", "source"),
         "confidence": rounded("confidence"),
         "time_ns": "time_ns",
         **UNPROFILED,
-        **names("process_id", "count", "skipped", "skipped_why", "wall_ns"),
+        **names("process_id", "count", "skipped", "skipped_why", "lost", "apart", "drift", "wall_ns"),
         MERGED: Value("spreads", lambda spreads, _: plain_values(spreads)),
         **names("kinds", "candidates", "per_iteration"),
     },
@@ -135,8 +154,8 @@ SHAPES: Shapes = {
         "range": Constant(None),
         "source": Constant("none"),
         "confidence": Constant(0.0),
-        **dict.fromkeys(("time_ns", *UNPROFILED), Constant(None)),
-        **dict.fromkeys(("count", "skipped"), Constant(0)),
+        **dict.fromkeys(("time_ns", "drift", *UNPROFILED), Constant(None)),
+        **dict.fromkeys(("count", "skipped", "lost", "apart"), Constant(0)),
         "kinds": Constant([]),
         "candidates": Constant([]),
         "wall_ns": Constant(dict.fromkeys(("median", "p5", "p95"))),

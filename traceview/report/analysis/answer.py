@@ -5,26 +5,38 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from traceview.model.analysis import Analysis, DeviceUse, Iterations, NotMeasured
+from traceview.model.composition import Composition
 from traceview.model.findings import Finding, Gain
+from traceview.model.names import title_name
 from traceview.model.rows import SpeedOfLight
+from traceview.model.trace import Note
 from traceview.model.units import duration, plain, share, time_range
 from traceview.model.unprofiled import UnprofiledTime
 from traceview.report.screen import confidence_word, figure
 
-OUTSIDE = ("start_up", "after_loop")  # notes on the time outside the steady part, which the first lines state
+OUTSIDE_NOTES = ("start_up", "after_loop")  # notes on the time outside the steady part, which the first lines state
 COUNTED = "in the counted iterations"  # assets/analysis/answer.js has the same words
+OF_ITERATIONS, NO_GAIN_KNOWN = "", "No gain is known, or it is less than 0.1%"
+LEAST_GAIN = 0.001  # share; a smaller gain is shown as "<0.1%"
+RUN = "from the first CUDA call to the last"
 MOST_KNOWN = 0.95  # share of the time of matrix kernels; below it, the share of known FLOPs is stated
 PRECISION_NAMES = {"bf16": "bfloat16", "tf32": "TF32", "fp64": "FP64", "fp32": "FP32", "fp16": "FP16", "fp8": "FP8"}
-MIN_FAMILY = 0.2  # share of the kernel time; smaller families are not named
+MIN_FAMILY = 0.2  # share of the kernel time, or of all time; smaller families and waits of unknown gain are not named
 FAMILY_WORDS = {"gemm": "matrix products", "sort_scan": "sorts and scans", "custom": "hand-written kernels"}
 
 
 def basis_lines(analysis: Analysis) -> list[str]:
     """Return what the answer rests on: the iteration, what computes and how fast, and the time that is left out."""
-    outside = (plain(note.text, 400) for note in analysis.notes if note.id in OUTSIDE)
+    outside = (plain(note.text, 400) for note in outside_notes(analysis))
     iteration, base = iteration_line(analysis.iterations), base_line(analysis)
     known = (iteration, base, families_line(analysis), *speed_lines(analysis), *outside)
     return [line for line in known if line]
+
+
+def outside_notes(analysis: Analysis) -> Iterator[Note]:
+    """Yield the notes on the time outside the steady part, but for what a finding states."""
+    stated = {finding.id for finding in analysis.findings if finding.once}
+    return (note for note in analysis.notes if note.id in OUTSIDE_NOTES and note.id not in stated)
 
 
 def families_line(analysis: Analysis) -> str:
@@ -43,7 +55,7 @@ def iteration_line(iterations: Iterations | NotMeasured) -> str:
     """Return the time of an iteration with its source, or that there are none."""
     if isinstance(iterations, NotMeasured):
         return "Iterations are unknown, so findings and shares cover the whole window."
-    name = plain(iterations.range, 100)
+    name = title_name(iterations.range)
     source = (
         f"range {name}"
         if iterations.source == "range"
@@ -53,7 +65,7 @@ def iteration_line(iterations: Iterations | NotMeasured) -> str:
     skipped = f", {iterations.skipped} skipped" if iterations.skipped else ""
     time = f"{duration(iterations.time_ns)}{unprofiled_words(iterations.unprofiled)}"
     if iterations.kinds:
-        kinds = "; ".join(f"{kind.words} ({kind.differs})" for kind in iterations.kinds)
+        kinds = "; ".join(f"{kind.words} ({kind.differs})".removesuffix(" ()") for kind in iterations.kinds)
         return f"Iterations: {kinds}. Mean: {time} ({source}; {counted} counted{skipped})"
     return f"Iteration: {time} ({source}; {counted} counted{skipped})"
 
@@ -92,8 +104,13 @@ def _speed(row: SpeedOfLight) -> str:
 
 
 def covered(analysis: Analysis, device: DeviceUse) -> str:
-    """Return which time of a device findings, bars and shares cover."""
+    """Return which time of a device findings and tables cover."""
     return span(analysis) if analysis.covered(device).window == device.window else COUNTED
+
+
+def bar_words(whole: Composition, covers: str) -> str:
+    """Return which time of a device its bar and shares cover: `covers`, or the run where it shows more."""
+    return RUN if whole.outside_ns else covers
 
 
 def span(analysis: Analysis) -> str:
@@ -103,12 +120,33 @@ def span(analysis: Analysis) -> str:
 
 def base_line(analysis: Analysis) -> str:
     """Return the time that the shares of findings are parts of; "" without findings."""
-    gain = analysis.answer.gain
-    if not gain.of_ns:
+    if not analysis.findings:
         return ""
     if isinstance(analysis.iterations, NotMeasured):
-        return f"Gains are of the run, {duration(gain.of_ns)}."
-    return f"Gains are of {duration(gain.of_ns)}{', without the profiler' if analysis.iterations.unprofiled else ''}."
+        return f"Gains are of the run, {duration(analysis.answer.gain.of_ns or analysis.run.length)}."
+    iterations = analysis.iterations
+    if iterations.unprofiled is None:
+        return f"Gains are of {duration(iterations.time_ns)}."
+    return f"Gains are of {duration(iterations.unprofiled.mean_ns)}, without the profiler."
+
+
+def finding_lists(analysis: Analysis) -> dict[str, tuple[Finding, ...]]:
+    """Return the findings by the time that their gains are parts of, with its words: lists in the order of the answer.
+
+    Findings whose gain is nothing or unknown are the last list, but for the one that leads the answer, and for waits of
+    unknown gain that take a fifth of the time, which the answer names. Findings of the run come before those of an
+    iteration only if one of them leads.
+    """
+    base, lists = analysis.answer.gain.of_ns, dict[str, list[Finding]]()
+    iterations = isinstance(analysis.iterations, Iterations)
+    for number, finding in enumerate(analysis.findings):
+        of_run = iterations and finding.once and not analysis.whole
+        words = f"For the run, {duration(finding.gain.of_ns or base)}" if of_run else OF_ITERATIONS
+        large = finding.claims == "waiting" and finding.decisive_fraction >= MIN_FAMILY
+        known = number == 0 or (large if finding.gain.source == "none" else finding.gain.fraction >= LEAST_GAIN)
+        lists.setdefault(words if known else NO_GAIN_KNOWN, []).append(finding)
+    last = {NO_GAIN_KNOWN: lists.pop(NO_GAIN_KNOWN, [])}
+    return {words: tuple(findings) for words, findings in (lists | last).items() if findings}
 
 
 def gain_words(gain: Gain) -> str:
@@ -118,7 +156,8 @@ def gain_words(gain: Gain) -> str:
     part = share(gain.fraction)
     if gain.source == "bound":
         return f"at most {part}"
-    return f"-{part} ({time_range(*gain.after_ns)})" if gain.ns else "no gain"
+    loses = ", may lose" if gain.low_ns < 0 else ""
+    return f"-{part} ({time_range(*gain.after_ns)}{loses})" if gain.ns else "no gain"
 
 
 def price(finding: Finding) -> str:

@@ -21,11 +21,21 @@ from traceview.model.analysis import (
 )
 from traceview.model.charts import IterationBar
 from traceview.model.columns import Table
+from traceview.model.composition import Composition, composition
 from traceview.model.findings import Finding, Place
 from traceview.model.program import program_words
 from traceview.model.trace import MEMORIES, Window
 from traceview.model.units import duration, plain
-from traceview.report.analysis.answer import COUNTED, FAMILY_WORDS, basis_lines, span, unprofiled_words
+from traceview.report.analysis.answer import (
+    COUNTED,
+    FAMILY_WORDS,
+    NO_GAIN_KNOWN,
+    bar_words,
+    basis_lines,
+    finding_lists,
+    span,
+    unprofiled_words,
+)
 from traceview.report.analysis.charts import charts
 from traceview.report.assets import ANALYSIS, escaped_json, library, pack, sha256
 from traceview.report.json import plain_values, values_of
@@ -59,6 +69,7 @@ def sections(inputs: PageInputs, whatif: WhatIf | None = None) -> Json:
         "profiler": info.profiler,
         "program": program_words(analysis.program),
         "narrowed": analysis.trace.window is not None,
+        "missing": [note.text.partition(". ")[2] for note in analysis.notes if note.id == "no_gpu_work"],
         "cause_words": CAUSE_WORDS,
         "memories": MEMORIES,
         "opens": _first_view(analysis, covered),
@@ -81,7 +92,11 @@ def _answer(analysis: Analysis, zero: int) -> Json:
     return {
         "answer": analysis.answer.text,
         "answer_basis": basis_lines(analysis),
-        "findings": [_finding(finding, zero) for finding in analysis.findings],
+        "findings": [
+            {**_finding(finding, zero), "list": words, "folded": words == NO_GAIN_KNOWN}
+            for words, findings in finding_lists(analysis).items()
+            for finding in findings
+        ],
     }
 
 
@@ -111,9 +126,9 @@ def _coverages(analysis: Analysis) -> list[str]:
 
 def _device(analysis: Analysis, device: DeviceUse, work: Bands) -> Json:
     on = f" on {device.id}" if len(analysis.devices) > 1 else ""
-    views = [_covered_figures(device, work, span(analysis), on)]
+    views = [_covered_figures(analysis, device, work, on, whole=True)]
     if device.steady.window != device.window:
-        views.insert(int(analysis.whole), _covered_figures(device.steady, work, COUNTED, on))
+        views.insert(int(analysis.whole), _covered_figures(analysis, device, work, on, whole=False))
     return {
         **values_of(device, "id", "name"),
         "kernel_count": device.kernel_count,
@@ -121,17 +136,18 @@ def _device(analysis: Analysis, device: DeviceUse, work: Bands) -> Json:
     }
 
 
-def _covered_figures(use: DeviceFigures, work: Bands, covers: str, on: str) -> Json:
+def _covered_figures(analysis: Analysis, device: DeviceUse, work: Bands, on: str, *, whole: bool) -> Json:
     """Return the figures of a device's window or steady part."""
+    use, parts = device if whole else device.steady, composition(analysis, device, whole=whole)
+    covers = span(analysis) if whole else COUNTED
     return {
         "covers": covers,
-        "window_ns": use.window.length,
-        "busy_ns": use.busy_ns,
+        "window_ns": parts.whole_ns,
+        "time_words": f"{duration(parts.whole_ns)} {bar_words(parts, covers)}",
         "idle_ns": use.idle_ns,
-        "gap_count": use.gaps.count,
-        "parts": _parts(use, work),
+        "parts": _parts(use, parts, work),
         "families": _families(use),
-        "tables": list(_idle_tables(use, covers, on)),
+        "tables": list(_idle_tables(use, parts.whole_ns, covers, on)),
     }
 
 
@@ -145,27 +161,27 @@ def _families(use: DeviceFigures) -> list[Json]:
     ]
 
 
-def _idle_tables(use: DeviceFigures, covers: str, on: str) -> Iterator[Json]:
+def _idle_tables(use: DeviceFigures, whole_ns: int, covers: str, on: str) -> Iterator[Json]:
     """Yield the idle time by cause, and by what the host does in it where that is known."""
     idle = {CAUSE_WORDS[cause]: use.gaps.causes[cause] for cause in CAUSES if use.gaps.causes[cause]}
     note = f"{duration(use.idle_ns)} in {use.gaps.count:,} gaps, {covers}. Each nanosecond is attributed to one cause."
-    rows = [[cause, ns, ns / use.idle_ns, ns / use.window.length] for cause, ns in idle.items()]
+    rows = [[cause, ns, ns / whole_ns] for cause, ns in idle.items()]
     if rows:
-        yield _shares_table(f"Idle time by cause{on}", note, rows, "cause", "of the time:fraction")
+        yield _shares_table(f"Idle time by cause{on}", note, rows, "cause:text")
     states = use.gaps.host_states
     known = {state: ns for state, ns in states.ns.items() if ns and use.idle_ns}
     if set(known) <= {"unattributed"}:
         return
-    host = use.gaps.causes["host"] or 1
+    host = use.gaps.causes["host"]
     waits = ", ".join(f"{plain(name, 40)} {duration(ns)}" for name, ns in list(states.waits.items())[:MAX_WAITS])
-    rows = [[STATE_WORDS[key], ns, ns / host, waits if key == "waiting" else ""] for key, ns in known.items()]
+    rows = [[STATE_WORDS[key], ns, ns / whole_ns, waits if key == "waiting" else ""] for key, ns in known.items()]
     note = f"The part of the idle time that the host spends outside CUDA calls: {duration(host)}, {covers}."
-    yield _shares_table(f"What the host did in idle time{on}", note, rows, "state", "calls:text")
+    yield _shares_table(f"What the host did in idle time{on}", note, rows, "state:text", "calls:text")
 
 
-def _shares_table(title: str, note: str, rows: list[list[Any]], first: str, last: str) -> Json:
-    """Return a declared table of names with their times and shares, the longest first."""
-    columns = [column.split(":") for column in (f"{first}:text", "idle:ns", "share:fraction", last)]
+def _shares_table(title: str, note: str, rows: list[list[Any]], first: str, *more: str) -> Json:
+    """Return a declared table of names with their times and shares of the bar's time, the longest first."""
+    columns = [column.split(":") for column in (first, "idle:ns", "of the time:fraction", *more)]
     return {
         "title": title,
         "note": note,
@@ -176,8 +192,8 @@ def _shares_table(title: str, note: str, rows: list[list[Any]], first: str, last
     }
 
 
-def _parts(use: DeviceFigures, work: Bands) -> list[Json]:
-    """Return the parts of the time, which add up to it: busy time by class, then idle time by cause."""
+def _parts(use: DeviceFigures, whole: Composition, work: Bands) -> list[Json]:
+    """Return the parts of the time, which add up to it: busy time by class, the profiler, then idle time by cause."""
     busy = [
         {
             "look": band.name,
@@ -187,10 +203,14 @@ def _parts(use: DeviceFigures, work: Bands) -> list[Json]:
         for band in work
     ]
     idle = [
-        {"look": f"idle_{cause}", "word": f"idle: {cause.replace('_', ' ')}", "ns": use.gaps.causes[cause]}
+        {"look": f"idle_{cause}", "word": f"idle: {cause.replace('_', ' ')}", "ns": whole.idle[cause]}
         for cause in CAUSES
     ]
-    return [part for part in (*busy, *idle) if part["ns"]]
+    rest = [
+        {"look": "profiler", "word": "profiler (estimated)", "ns": whole.profiler_ns},
+        {"look": "outside", "word": "no GPU work yet, or any more", "ns": whole.outside_ns},
+    ]
+    return [part for part in (*busy, *idle, *rest) if part["ns"]]
 
 
 def _device_tables(analysis: Analysis, device: DeviceUse) -> Iterator[Json]:

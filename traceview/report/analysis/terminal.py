@@ -1,4 +1,4 @@
-"""An analysis on a terminal: what to change first in 30 lines, or all tables (`--verbose`).
+"""An analysis on a terminal: what to change first in BRIEF_LINES, or the first rows of all tables (`--verbose`).
 
 The brief form has the answer, a bar of each device and the largest findings. The long form has the answer, the use of
 each device, findings, notes and tables.
@@ -13,16 +13,29 @@ from itertools import accumulate
 
 from traceview.model.analysis import ITERATION_FIGURES, Analysis, DeviceFigures, DeviceUse, Iterations, NotMeasured
 from traceview.model.columns import Table
+from traceview.model.composition import OUTSIDE, PROFILER, Composition, composition
 from traceview.model.findings import Finding
+from traceview.model.names import title_name
 from traceview.model.program import program_words
 from traceview.model.rows import CALLS
 from traceview.model.stacks import HostPlace
 from traceview.model.trace import Note
-from traceview.model.units import duration, durations, plain, quantity, share
-from traceview.report.analysis.answer import OUTSIDE, base_line, basis_lines, covered, gain_words, price, speed_lines
+from traceview.model.units import duration, durations, plain, quantity
+from traceview.report.analysis.answer import (
+    NO_GAIN_KNOWN,
+    OUTSIDE_NOTES,
+    bar_words,
+    base_line,
+    basis_lines,
+    covered,
+    finding_lists,
+    gain_words,
+    outside_notes,
+    price,
+    speed_lines,
+)
 from traceview.report.screen import (
     CAUSE_WORDS,
-    MAX_LINES,
     PAGE_LINES,
     PLAIN,
     WIDTH,
@@ -34,6 +47,7 @@ from traceview.report.screen import (
     fitting_notes,
     left,
     middle,
+    more_lines,
     note_lines,
     part_lines,
     short_names,
@@ -44,6 +58,9 @@ from traceview.report.screen import (
 BAR = 60
 ANSWERS = 3
 SHOWN_CALLS = 4  # functions of a finding's stack
+MENDED = ("cut_work", "doubled_work")  # notes on rows that count otherwise than they are written
+# notes on figures that the answer states with a range, or that have a cost of their own
+STATED = ("profiler_overhead", "drift", "unprofiled_range", "price_of_overlap", "unknown_messages")
 WHOLE = ("no_gpu_work", "no_cuda_calls")  # notes that end with the command that captures what is missing
 SENTENCE = re.compile(r"\. (?=[A-Z`])")
 TOP = 10  # rows of a list or table
@@ -51,6 +68,7 @@ COLUMN_GAP = 2
 MAX_NAME_WIDTH = 34
 MAX_CANDIDATES = 4
 MAX_WAITS = 2  # named system calls
+MIN_WORDS = 24  # columns of a column of explanations
 
 
 def render(analysis: Analysis, screen: Screen = PLAIN, *, top: int | None = None) -> str:
@@ -63,7 +81,7 @@ def _parts(analysis: Analysis, columns: int, chosen: int | None) -> Iterator[lis
     lines = filter(None, (plain(analysis.answer.text, 600), *basis_lines(analysis)))
     yield [heading(analysis), *(f"  {line}" for text in lines for line in wrap(text, "", "  ", columns - 2))]
     for device in analysis.devices[:top]:
-        yield _device(analysis, device)
+        yield _device(analysis, device, columns)
     yield _findings(analysis, columns, top)
     yield from _notes(analysis, columns, top)
     if any(analysis.covered(device).window != device.window for device in analysis.devices):
@@ -79,69 +97,74 @@ def heading(analysis: Analysis) -> str:
     return f"{middle(plain(info.file, 200), 46)} · {version} · {program_words(analysis.program)}"
 
 
-def shares(use: DeviceFigures) -> tuple[tuple[str, int, str], ...]:
-    """Return the parts that add up to a device's window or steady part: (label, ns, character of the bar)."""
-    communication = use.communication.exposed_ns
-    rest = use.busy_ns - use.compute_ns - communication
-    return (
-        ("compute", use.compute_ns, "█"),
-        ("exposed communication", communication, "▓"),
-        ("exposed copies and memsets", rest, "▒"),
-        ("idle", use.idle_ns, "░"),
-    )
+# The parts of a bar: the words of each, and its character.
+BAR_PARTS = {
+    "compute": ("compute", "█"),
+    "communication": ("exposed communication", "▓"),
+    "copies": ("exposed copies", "▒"),
+    PROFILER: ("profiler (estimated)", "▞"),
+    "idle": ("idle", "░"),
+    OUTSIDE: ("no GPU work yet, or any more", "·"),
+}
 
 
-def _device(analysis: Analysis, device: DeviceUse) -> list[str]:
-    use = analysis.covered(device)
-    whole = use.window.length
+def _device(analysis: Analysis, device: DeviceUse, columns: int) -> list[str]:
+    whole = composition(analysis, device)
     name = f" · {middle(plain(device.name, 100), 24)}" if device.name else ""
     head = f"{middle(plain(device.id, 100), 24)}{name}"
-    if not whole:
+    if not analysis.covered(device).window.length:
         return [f"{head} · no work in the counted iterations"]
-    parts = [(f"{mark} {words}", ns) for words, ns, mark in shares(use) if ns]
+    parts = [(f"{mark} {words}", whole.parts[look]) for look, (words, mark) in BAR_PARTS.items() if whole.parts[look]]
     return [
-        f"{head} · {duration(whole)} {covered(analysis, device)}",
-        f"  {bar(use, BAR)}",
-        *part_lines(parts, whole, 30, 12),
+        f"{head} · {duration(whole.whole_ns)} {bar_words(whole, covered(analysis, device))}",
+        f"  {bar(whole, min(BAR, columns - 2))}",
+        *part_lines(parts, whole.whole_ns, min(32, columns - 22), 12),
     ]
 
 
-def bar(use: DeviceFigures, columns: int) -> str:
+def bar(whole: Composition, columns: int) -> str:
     """Return the parts of a device's time as a bar. Borders are rounded, not parts, so the bar is always full."""
-    drawn, at, whole = "", 0, use.window.length
-    for _, ns, mark in shares(use):
-        at += ns
-        drawn += mark * (round(columns * at / whole) - len(drawn)) if whole else ""
+    drawn, at = "", 0
+    for look, (_, mark) in BAR_PARTS.items():
+        at += whole.parts[look]
+        drawn += mark * (round(columns * at / whole.whole_ns) - len(drawn)) if whole.whole_ns else ""
     return drawn
 
 
 def _findings(analysis: Analysis, columns: int, top: int) -> list[str]:
+    """Return the first findings of the answer's list with their remedies, and the titles of others by list."""
     several = len(analysis.devices) > 1
     if not analysis.findings:
         return _no_findings(analysis)
     lines = ["What to change first, and what it cost"]
+    (_, leading), *others = finding_lists(analysis).items()
     numbers: dict[tuple[str, str], int] = {}
-    for number, finding in enumerate(analysis.findings[:ANSWERS], 1):
+    for number, finding in enumerate(leading[:ANSWERS], 1):
         lines += _heading(number, f"{plain(finding.title, 600)}{device_words(finding, several)}", finding, columns)
         same = numbers.setdefault((finding.id, finding.code), number)
         lines += _remedy(finding, columns) if same == number else [f"   The remedy is the same as for {same}."]
-    more = analysis.findings[ANSWERS : max(top, ANSWERS)]
-    if more:
-        lines.append("Further findings")
-        for finding in more:
+    hidden = 0
+    for words, findings in [("Further findings", leading[ANSWERS:]), *others]:
+        shown = findings[: max(top - ANSWERS, 0)]
+        lines += [words] if shown else []
+        for finding in shown:
             title = f"{plain(finding.title, 600)}{device_words(finding, several)}"
             lines += wrap(title, f"  {duration(finding.cost_ns):>10}  ", " " * 14, columns)
-    hidden = len(analysis.findings) - ANSWERS - len(more)
-    return [*lines, f"  and {hidden} more in the page and the JSON"] if hidden > 0 else lines
+        hidden += len(findings) - len(shown)
+    return [*lines, f"  and {hidden} more in the page and the JSON"] if hidden else lines
 
 
 def _no_findings(analysis: Analysis) -> list[str]:
-    return ["No findings: no known problem cost GPU time."] if analysis.devices and not analysis.findings else []
+    if not analysis.devices or analysis.findings:
+        return []
+    if analysis.info.trust.lost_everything:
+        return ["No findings: the capture lacks the GPU work of all launches."]
+    return ["No findings: no known problem cost GPU time."]
 
 
 def _notes(analysis: Analysis, columns: int, top: int) -> Iterator[list[str]]:
     """Yield the first sentence of each note, and the WHOLE ones; the page has all texts whole."""
-    notes = [note for note in analysis.notes if note.id not in OUTSIDE]
+    notes = [note for note in analysis.notes if note.id not in OUTSIDE_NOTES]
     if notes:
         lines = bulleted(map(first_sentence, notes[:top]), columns)
         more = [f"  and {len(notes) - top} more in the page and the JSON"] if len(notes) > top else []
@@ -219,7 +242,7 @@ def text_table(table: Table, chosen: int | None, screen_columns: int = WIDTH, pl
     first = [""] * len(rows[:top])
     if columns[0].unit in ("text", "code"):
         first, columns, texts = texts[0], columns[1:], texts[1:]
-    margin = min(max(map(width, first)), MAX_NAME_WIDTH)
+    margin = min(max(map(width, first)), MAX_NAME_WIDTH, screen_columns // 2 - 6)
     heads, body = "  " + " " * margin, ["  " + left(name, margin) for name in short_names(first, margin)]
     for column, values in zip(columns, texts, strict=True):
         needed = COLUMN_GAP + max(width(column.title), *map(width, values))
@@ -227,6 +250,8 @@ def text_table(table: Table, chosen: int | None, screen_columns: int = WIDTH, pl
             break
         heads += column.title.rjust(needed)
         body = [line + " " * (needed - width(value)) + value for line, value in zip(body, values, strict=True)]
+    if columns and not heads.strip():
+        return [title, "  is wider than this terminal"]
     return [f"{title}{more}", heads, *body]
 
 
@@ -243,9 +268,12 @@ def _idle_causes(use: DeviceFigures, name: str, columns: int) -> list[str]:
 
 
 def _explained(lines: Iterable[tuple[str, str]], columns: int) -> Iterator[str]:
-    """Yield lines with their explanations, which wrap in a column of their own."""
+    """Yield lines with their explanations, which wrap in a column of their own, or below where that is too narrow."""
     for line, words in lines:
-        yield from wrap(words, f"{line}  ", " " * (width(line) + 2), columns)
+        if width(line) + MIN_WORDS > columns:
+            yield from [line, *wrap(words, "    ", "    ", columns)] if words else [line]
+        else:
+            yield from wrap(words, f"{line}  ", " " * (width(line) + 2), columns)
 
 
 def _host_states(use: DeviceFigures, columns: int) -> list[str]:
@@ -270,6 +298,8 @@ def _iterations(iterations: Iterations, columns: int) -> list[str]:
     name = plain(iterations.range, 200)
     origin = f"range {name}" if iterations.source == "range" else f"{name}, found without ranges"
     time = f"{iterations.count} of {duration(iterations.time_ns)}"
+    cell = 12 if columns > 62 else 9
+    first = min(24, columns - 2 - 3 * cell)
     confidence = f"confidence {confidence_word(iterations.confidence)}"
     also = ", ".join(
         f"{plain(other.name, 40)} ({other.count} of {duration(other.time_ns)})"
@@ -278,36 +308,44 @@ def _iterations(iterations: Iterations, columns: int) -> list[str]:
     return [
         *wrap(f"Iterations: {time} ({origin}; {confidence}){skipped}", "", "  ", columns),
         *(wrap(f"also repeating: {also}", "  ", "  ", columns) if also else []),
-        f"  {'':<24}{'median':>12}{'5%':>12}{'95%':>12}",
+        f"  {'':<{first}}{'median':>{cell}}{'5%':>{cell}}{'95%':>{cell}}",
         *(
-            f"  {name.replace('_', ' '):<24}"
-            + "".join(f"{text:>12}" for text in durations((spread.median, spread.p5, spread.p95)))
+            f"  {name.replace('_', ' '):<{first}}"
+            + "".join(f"{text:>{cell}}" for text in durations((spread.median, spread.p5, spread.p95)))
             for name, spread in spreads.items()
             if spread is not None and spread.p95
         ),
     ]
 
 
+BRIEF_LINES, NARROW_LINES = 20, 24  # with the line that names the page; below 100 columns the texts wrap, below 80 more
 MAX_FINDINGS, MIN_FINDINGS = 5, 3
 MAX_DEVICES = 4
 MAX_NOTES = 2
 MAX_CAUSES = 3
 MIN_CAUSE = 0.05  # share of the idle time; smaller causes are not named
-MAX_BAR = 60
+MIN_BAR, MAX_BAR = 20, 60
+
+
+def brief_lines(columns: int) -> int:
+    """Return the most lines of a summary, with the one that names the page."""
+    return BRIEF_LINES if columns >= 100 else NARROW_LINES * WIDTH // min(columns, WIDTH)
 
 
 def render_brief(analysis: Analysis, screen: Screen = PLAIN, *, top: int | None = None) -> str:
-    """Return the summary as text: at most MAX_LINES with the line that names the page."""
-    columns, most = screen.columns, MAX_LINES - PAGE_LINES
+    """Return the summary as text: at most `brief_lines` with the line that names the page."""
+    columns, most = screen.columns, brief_lines(screen.columns) - PAGE_LINES
     answer = wrap(plain(analysis.answer.text, 600), columns=columns)
     first = [*wrap(_brief_heading(analysis), columns=columns), *answer, *wrap(_basis(analysis), "  ", "  ", columns)]
-    bars = _bars(analysis, columns)
-    free = most - 2 - sum(len(part) + 1 for part in (first, bars) if part)
+    bars, causes = _bars(analysis, columns)
     findings = _brief_findings(analysis, columns)[: top or MAX_FINDINGS]
     least = sum(map(len, findings[:MIN_FINDINGS]))
-    notes = _brief_notes(analysis, columns, free - least - 1)
-    used = len(note_lines(notes, columns))
-    free -= used + bool(used)
+    more = len(more_lines(_rest(analysis, 0), columns))
+    free = most - 1 - more - sum(len(part) + 1 for part in (first, bars) if part)
+    notes = _brief_notes(analysis, columns, free - least)
+    free -= len(note_lines(notes, columns))
+    if free - len(causes) >= least:
+        bars, free = [*bars, *causes], free - len(causes)
     fitting = [number for number, used in enumerate(accumulate(map(len, findings)), 1) if used <= free]
     shown = findings[: fitting[-1] if fitting else 1]
     lines = [line for finding in shown for line in finding] or _no_findings(analysis)
@@ -328,84 +366,96 @@ def _basis(analysis: Analysis) -> str:
         return f"{base_line(analysis)} Iterations are unknown.".strip()
     skipped = f", {known.skipped} skipped" if known.skipped else ""
     counted = f"{quantity(known.count - known.skipped, 'iteration')} counted{skipped}"
-    kinds = known.time_words if known.kinds else ""
-    lines = (base_line(analysis), kinds, f"{counted} ({plain(known.range, 120)})", *list(speed_lines(analysis))[:1])
+    name = title_name(known.range) if known.source == "range" else "found without ranges"
+    lines = (base_line(analysis), f"{counted} ({name})", *list(speed_lines(analysis))[:1])
     return " · ".join(line.removesuffix(".") for line in lines if line)
 
 
-def _bars(analysis: Analysis, columns: int) -> list[str]:
-    """Return a bar for each device, what its characters mean, and the causes of idle time."""
+def _bars(analysis: Analysis, columns: int) -> tuple[list[str], list[str]]:
+    """Return a bar for each device and what its characters mean, and the causes of idle time."""
     devices = [device for device in analysis.devices if analysis.covered(device).window.length]
     if not devices:
-        return []
+        return [], []
     names = [middle(plain(device.id, 100), 16) for device in devices[:MAX_DEVICES]]
     margin = max(map(width, names))
+    wholes = [composition(analysis, device) for device in devices]
     lines = []
-    for device, name in zip(devices, names, strict=False):
-        use = analysis.covered(device)
-        end = f"{share(use.compute_ns, use.window.length):>6} compute"
+    for device, name, whole in zip(devices, names, wholes, strict=False):
+        end = f"{whole.percent(whole.busy['compute']):>6} compute"
         if len(devices) == 1:
-            end = f" {duration(use.window.length)} {covered(analysis, device)}"
-        lines.append(f"  {left(name, margin)} {bar(use, min(MAX_BAR, columns - margin - width(end) - 4))}{end}")
+            end = f" {duration(whole.whole_ns)} {bar_words(whole, covered(analysis, device))}"
+        room = columns - margin - width(end) - 4
+        if room < MIN_BAR:  # the words stand below
+            lines.append(f"  {left(name, margin)} {bar(whole, columns - margin - 4)}")
+            lines += wrap(end, "  ", "  ", columns)
+        else:
+            lines.append(f"  {left(name, margin)} {bar(whole, min(MAX_BAR, room))}{end}")
     if len(devices) > MAX_DEVICES:
         lines.append(f"  and {len(devices) - MAX_DEVICES} more GPUs: -v")
-    uses = [analysis.covered(device) for device in devices]
-    return [*lines, _legend(uses), *_causes(uses[0], "" if len(uses) == 1 else f" of {names[0]}", columns)]
+    return [*lines, *_legend(wholes, columns)], _causes(wholes[0], columns) if len(wholes) == 1 else []
 
 
-def _legend(uses: Sequence[DeviceFigures]) -> str:
+def _legend(wholes: Sequence[Composition], columns: int) -> list[str]:
     """Return what the characters of the bars mean, with the shares of a single device."""
-    words = dict.fromkeys((mark, what) for use in uses for what, ns, mark in shares(use) if ns)
-    known = {mark: f" {share(ns, uses[0].window.length)}" for _, ns, mark in shares(uses[0]) if len(uses) == 1}
-    parts = (f"{mark} {what.removesuffix(' and memsets')}{known.get(mark, '')}" for mark, what in words)
-    return f"  {'  '.join(parts)}"
+    looks = [look for look in BAR_PARTS if any(whole.parts[look] for whole in wholes)]
+    only = wholes[0] if len(wholes) == 1 else None
+    lines: list[str] = []
+    for look in looks:
+        what, mark = BAR_PARTS[look]
+        text = f"  {mark} {what}" + (f" {only.percent(only.parts[look])}" if only else "")
+        if lines and width(lines[-1] + text) <= columns:
+            lines[-1] += text
+        else:
+            lines.append(text)
+    return lines
 
 
-def _causes(use: DeviceFigures, where: str, columns: int) -> list[str]:
-    """Return the largest causes of idle time in one line; [] without any."""
-    causes = sorted(use.gaps.causes.items(), key=lambda pair: -pair[1])[:MAX_CAUSES]
+def _causes(whole: Composition, columns: int) -> list[str]:
+    """Return the largest causes of idle time, in one line of WIDTH; [] without any."""
+    causes = sorted(whole.idle.items(), key=lambda pair: -pair[1])[:MAX_CAUSES]
     words = [
-        f"{share(ns, use.idle_ns)} {CAUSE_WORDS[cause].partition(' (')[0].removeprefix('launched, ')}"
+        f"{whole.percent(ns)} {CAUSE_WORDS[cause].partition(' (')[0].removeprefix('launched, ')}"
         for cause, ns in causes
-        if ns > MIN_CAUSE * use.idle_ns
+        if ns > MIN_CAUSE * whole.idle_ns
     ]
-    while words and width(line := f"  Idle time{where}: {', '.join(words)}") > columns:
+    while words and width(line := f"Idle: {', '.join(words)}") + 2 > max(columns, WIDTH):
         words.pop()
-    return [line] if words else []
+    return wrap(line, "  ", "    ", columns) if words else []
 
 
 def _brief_findings(analysis: Analysis, columns: int) -> list[list[str]]:
-    """Return the lines of the largest findings, each with its gain and remedy."""
+    """Return the lines of the largest findings with a known gain: each with its gain and remedy, by list."""
     several = len(analysis.devices) > 1
     shown: list[list[str]] = []
     numbers: dict[str, int] = {}  # remedy -> its first finding
-    for number, finding in enumerate(analysis.findings[:MAX_FINDINGS], 1):
+    lists = {words: findings for words, findings in finding_lists(analysis).items() if words != NO_GAIN_KNOWN}
+    headings = {findings[0]: words or "For an iteration" for words, findings in lists.items()} if len(lists) > 1 else {}
+    ordered = [finding for findings in lists.values() for finding in findings]
+    for number, finding in enumerate(ordered[:MAX_FINDINGS], 1):
         same = numbers.setdefault(finding.remedy or finding.advice, number)
         title = f"{plain(finding.title, 600)}{device_words(finding, several)}"
-        advice = _advice(finding, same if same < number else None)
-        shown.append([*wrap(title, f"{number}. ", "   ", columns), *wrap(advice, "   ", "   ", columns)])
+        remedy = (finding.remedy or plain(finding.advice, 400)).removesuffix(".") if same == number else f"as {same}"
+        heading = [f"{headings[finding]}:"] if finding in headings else []
+        text = f"{gain_words(finding.gain)}: {title} → {remedy}"
+        shown.append([*heading, *wrap(text, f"{number}. ", "   ", columns)])
     return shown
-
-
-def _advice(finding: Finding, same: int | None) -> str:
-    """Return the severity of a finding, its gain, and its remedy in one line, or which finding has the same one."""
-    remedy = (finding.remedy or plain(finding.advice, 400)).removesuffix(".") if same is None else f"as {same}"
-    return f"{finding.severity}, {gain_words(finding.gain)}: {remedy}"
 
 
 def _brief_notes(analysis: Analysis, columns: int, free: int) -> list[str]:
     """Return all notes that put figures in doubt, and of two others those that fit into `free` lines."""
     doubts = [first_sentence(note) for note in analysis.notes if is_doubt(note)]
-    others = [first_sentence(note) for note in analysis.notes if note.id in (*OUTSIDE, *WHOLE) and not is_doubt(note)]
+    mended, whole = ([note for note in analysis.notes if note.id in names] for names in (MENDED, WHOLE))
+    others = [first_sentence(note) for note in (*mended, *outside_notes(analysis), *whole) if not is_doubt(note)]
     return fitting_notes(doubts, others[: max(MAX_NOTES - len(doubts), 0)], free, columns)
 
 
 def _rest(analysis: Analysis, shown: int) -> str:
-    """Return what --verbose adds to the findings that are shown."""
+    """Return what --verbose adds to the findings that are shown, and what has all."""
     counts = ((len(analysis.findings) - shown, "more finding"), (len(analysis.notes), "note"))
-    return ", ".join([*(quantity(count, what) for count, what in counts if count > 0), "tables"])
+    words = ", ".join([*(quantity(count, what) for count, what in counts if count > 0), "tables"])
+    return f"first of {words}; all: page, --json"
 
 
 def is_doubt(note: Note) -> bool:
     """Return whether a note says that a figure is not to be trusted: rows were left out, or the capture is cut."""
-    return bool(note.affects) and not note.id.startswith("no_") and note.id != "profiler_overhead"
+    return bool(note.affects) and not note.id.startswith("no_") and note.id not in STATED

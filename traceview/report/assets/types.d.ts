@@ -143,6 +143,10 @@ export interface Finding {
   /** The advice in one line. */
   remedy: string;
   gain: Gain;
+  /** The words of the list that it belongs to; "" for gains of an iteration. */
+  list: string;
+  /** Whether its gain is unknown, or nothing. */
+  folded: boolean;
   evidence: Required<Place>[];
 }
 
@@ -157,10 +161,9 @@ export interface Device {
 export interface DeviceView {
   covers: string;
   window_ns: number;
-  busy_ns: number;
+  time_words: string;
   idle_ns: number;
   parts: { look: Look; word: string; ns: number }[];
-  gap_count: number;
   /** Families of the kernels that compute, the costliest first. */
   families: { family: string; word: string; ns: number }[];
   /** Its idle time by cause, and by what the host does in it where the capture tells. */
@@ -242,6 +245,8 @@ export interface Answer {
   /** The answer, and the lines that it rests on. */
   answer: string;
   answer_basis: string[];
+  /** Why there is no GPU work, and what to do. */
+  missing: string[];
   findings: Finding[];
 }
 

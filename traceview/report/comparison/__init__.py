@@ -9,23 +9,12 @@ from traceview.model.comparison import (
     IterationTimeline,
     KernelChange,
     LineChange,
+    OverlapChange,
     PredictedTime,
 )
 from traceview.model.units import plain
 from traceview.report.assets import COMPARISON, escaped_json
-from traceview.report.comparison.tables import (
-    ComparisonTable,
-    Time,
-    accounts,
-    compared,
-    headline,
-    notes,
-    part_words,
-    predicted_words,
-    sentence,
-    tables,
-    unprofiled_words,
-)
+from traceview.report.comparison import tables
 from traceview.report.json import ByName, Document, Shapes, Variants, names, ns, rounded, values_of
 
 FIGURES = ("before", "after", "difference", "low", "high", "mean_before", "mean_after")
@@ -46,7 +35,14 @@ SHAPES: Shapes = {
         "parts": ByName("parts", CHANGE),
         **names("left_over_ns", "idle", "predicted"),
         "host": ByName("host", CHANGE),
-        **names("kernels", "lines", "notes"),
+        **names("kernels", "overlap", "lines", "notes"),
+    },
+    OverlapChange: {
+        "work": "work",
+        **{f"{name}_fraction": rounded(name) for name in ("hidden_before", "hidden_after")},
+        **names("busy", "exposed"),
+        "causes": ByName("causes", CHANGE),
+        **names("price_before_ns", "price_after_ns"),
     },
     FigureChange: CHANGE,
     PredictedTime: {
@@ -71,11 +67,13 @@ def content(comparison: Comparison) -> dict[str, object]:
     captures = [comparison.base, *(against.capture for against in comparison.against)]
     return {
         "base": plain(comparison.base.file, 200),
-        "how": " · ".join(f"{plain(capture.file, 60)}: {compared(capture, comparison.cut)}" for capture in captures),
+        "how": " · ".join(
+            f"{plain(capture.file, 60)}: {tables.compared(capture, comparison.cut)}" for capture in captures
+        ),
         "bars": [_bar(comparison.base.file, comparison.against[0], after=False)]
         + [_bar(against.capture.file, against, after=True) for against in comparison.against],
         "against": [_against(comparison, against) for against in comparison.against],
-        "notes": [plain(note, 2000) for note in notes(comparison)],
+        "notes": [plain(note, 2000) for note in tables.notes(comparison)],
     }
 
 
@@ -85,7 +83,9 @@ def _bar(file: str, against: CaptureDifference, *, after: bool) -> dict[str, obj
     return {
         "file": plain(file, 200),
         "ns": against.time.after if after else against.time.before,
-        "parts": [{"look": _part_look(name), "word": part_words(name), "ns": ns} for name, ns in parts if ns > 0],
+        "parts": [
+            {"look": _part_look(name), "word": tables.part_words(name), "ns": ns} for name, ns in parts if ns > 0
+        ],
     }
 
 
@@ -94,21 +94,26 @@ def _part_look(name: str) -> str:
 
 
 def _against(comparison: Comparison, against: CaptureDifference) -> dict[str, object]:
-    causes = (unprofiled_words(comparison.base, against), accounts(against), predicted_words(against))
+    causes = (
+        tables.unprofiled_words(comparison.base, against),
+        tables.accounts(against),
+        *tables.overlap_words(against),
+        tables.predicted_words(against),
+    )
     return {
         "file": plain(against.capture.file, 200),
         "verdict": against.verdict,
-        "text": sentence(headline(against, comparison.cut).partition(": ")[2]),
-        "accounts": " ".join(map(sentence, filter(None, causes))),
-        "tables": [_table(table) for table in tables(against, MAX_ROWS)],
+        "text": tables.sentence(tables.headline(against, comparison.cut).partition(": ")[2]),
+        "accounts": " ".join(map(tables.sentence, filter(None, causes))),
+        "tables": [_table(table) for table in tables.every_table(against, MAX_ROWS)],
     }
 
 
-def _table(table: ComparisonTable) -> dict[str, object]:
+def _table(table: tables.ComparisonTable) -> dict[str, object]:
     return {
         "title": table.title,
         "columns": [{"title": title, "unit": unit} for title, unit in table.columns],
-        "rows": [[cell.ns if isinstance(cell, Time) else cell for cell in row] for row in table.rows],
+        "rows": [[cell.ns if isinstance(cell, tables.Time) else cell for cell in row] for row in table.rows],
         "events": table.events,
     }
 

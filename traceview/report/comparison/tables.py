@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from traceview.model.analysis import kinds_words
@@ -19,6 +18,7 @@ from traceview.model.comparison import (
     PredictedTime,
     TimeShape,
 )
+from traceview.model.frozen import dataclass
 from traceview.model.rows import place_text, size_text
 from traceview.model.units import duration, durations, number, plain, quantity, share, signed_duration, time_range
 from traceview.report.screen import WORDS
@@ -29,7 +29,8 @@ MEAN_WORDS = (
     "captures; two captures of the same program can differ by more"
 )
 MIN_NAMED_SHARE = 0.05  # share of the difference; smaller parts are not named
-HOST_WORDS, PART_WORDS = WORDS["host"], WORDS["parts"]
+MAX_NAMED_CAUSES = 3
+HOST_WORDS, PART_WORDS, EXPOSED_WORDS = WORDS["host"], WORDS["parts"], WORDS["exposed"]
 
 
 def part_words(name: str) -> str:
@@ -134,6 +135,30 @@ def accounts(against: CaptureDifference) -> str:
     return "; ".join(text for text in texts if text)
 
 
+def overlap_words(against: CaptureDifference) -> Iterator[str]:
+    """Yield a text for each kind of work whose causes of exposed time changed beyond the noise."""
+    for change in against.overlap:
+        changed = [cause for cause in change.causes if cause.verdict != "noise"]
+        largest = sorted(changed, key=lambda cause: -abs(cause.difference))[:MAX_NAMED_CAUSES]
+        causes = ", ".join(f"{EXPOSED_WORDS[cause.name]} {_from_to(cause)}" for cause in largest)
+        shares = (change.hidden_before, change.hidden_after)
+        old, new = ("-" if part is None else f"{100 * part:.0f}%" for part in shares)
+        price = change.price_after_ns or 0
+        pays = f"; kernels beside pay {duration(price)}" if price > MIN_NAMED_SHARE * against.time.after else ""
+        if changed:
+            yield f"{work_words(change.work)} hidden {old.rstrip('%')} → {new}; exposed: {causes}{pays}"
+
+
+def _from_to(change: FigureChange) -> str:
+    before, after = durations((change.before, change.after))
+    return f"{before.removesuffix(after[after.index(' ') :])} → {after}"
+
+
+def work_words(work: str) -> str:
+    """Return copies, collectives or communication in words: `all-gathers`, `copies (h2d)`."""
+    return WORDS["collectives"].get(work) or f"copies ({work})"
+
+
 def _shares(parts: Sequence[FigureChange], total: int) -> str:
     return ", ".join(
         f"{part_words(part.name)}: {signed_duration(part.difference)} ({share(part.difference, total)})"
@@ -208,7 +233,7 @@ KERNEL = (
     *(("kernel", "code"), ("change", "text"), ("calls before", "text"), ("calls after", "text")),
     *(("per call before", "ns"), ("per call after", "ns"), ("cost per iteration", "signed_ns")),
 )
-WITHOUT_HEADING = ("part", "call", "line", "kernel", "change")  # titles that only the page shows
+WITHOUT_HEADING = ("part", "work and cause", "call", "line", "kernel", "change")  # titles that only the page shows
 
 
 class Time(NamedTuple):
@@ -241,7 +266,7 @@ class ComparisonTable:
         return [[cell.text if isinstance(cell, Time) else cell for cell in row] for row in self.rows]
 
 
-def tables(against: CaptureDifference, top: int) -> Iterator[ComparisonTable]:
+def every_table(against: CaptureDifference, top: int) -> Iterator[ComparisonTable]:
     """Yield the tables of parts, the prediction, the host, lines if they are known, and kernels.
 
     `top` bounds the last two.
@@ -249,6 +274,8 @@ def tables(against: CaptureDifference, top: int) -> Iterator[ComparisonTable]:
     yield part_table(against)
     if against.predicted is not None:
         yield prediction_table(against.predicted)
+    if rows := _rows(*exposed_changes(against)):
+        yield ComparisonTable("Exposed time by cause (means)", (("work and cause", "text"), *CHANGE), rows)
     yield ComparisonTable("Host (means)", HOST, list(host_rows(against)))
     if against.lines:
         yield line_table(against, top)
@@ -260,6 +287,17 @@ def part_table(against: CaptureDifference) -> ComparisonTable:
     names = [*(part_words(part.name) for part in shown_parts(against)), "time", "median iteration"]
     rows = _rows(names, [*shown_parts(against), against.time, against.wall])
     return ComparisonTable("Difference by part (means)", (("part", "text"), *CHANGE), rows)
+
+
+def exposed_changes(against: CaptureDifference) -> tuple[list[str], list[FigureChange]]:
+    """Return the causes of exposed time that changed beyond the noise, by name."""
+    changed = [
+        (f"{change.work.replace('_', '-')}: {EXPOSED_WORDS[cause.name]}", cause)
+        for change in against.overlap
+        for cause in change.causes
+        if cause.verdict != "noise"
+    ]
+    return [name for name, _ in changed], [cause for _, cause in changed]
 
 
 def prediction_table(predicted: PredictedTime) -> ComparisonTable:

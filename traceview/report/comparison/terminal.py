@@ -10,34 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from traceview.model.comparison import CaptureDifference, ComparedCapture, Comparison, FigureChange, KernelChange
 from traceview.model.units import duration, number, plain, quantity, signed_duration
-from traceview.report.comparison.tables import (
-    HOST_WORDS,
-    ComparisonTable,
-    accounts,
-    calls,
-    compared,
-    headline,
-    host_rows,
-    interval,
-    kernel_counts,
-    kernel_name,
-    line_counts,
-    line_name,
-    median_words,
-    notes,
-    own_share,
-    part_words,
-    per_call,
-    predicted_words,
-    relative,
-    sentence,
-    shown_kernels,
-    shown_lines,
-    shown_parts,
-    tables,
-    time_pairs,
-    unprofiled_words,
-)
+from traceview.report.comparison import tables
 from traceview.report.screen import (
     PLAIN,
     Screen,
@@ -57,20 +30,21 @@ def to_markdown(comparison: Comparison, *, top: int = 10) -> str:
     Names from a trace are in code spans, so that they are not read as markup; in sentences, markup is escaped.
     """
     parts = [line for against in comparison.against for line in _against(comparison, against, top)]
-    note_lines = [f"- {markdown_text(note)}" for note in notes(comparison)]
+    note_lines = [f"- {markdown_text(note)}" for note in tables.notes(comparison)]
     return "\n".join([*parts, *note_lines]) + "\n"
 
 
 def _against(comparison: Comparison, against: CaptureDifference, top: int) -> Iterator[str]:
     yield f"### {markdown_code(comparison.base.file)} → {markdown_code(against.capture.file)}: {against.verdict}"
     yield ""
-    yield markdown_text(sentence(headline(against, comparison.cut)))
-    if unprofiled := unprofiled_words(comparison.base, against):
-        yield markdown_text(sentence(unprofiled))
-    for text in filter(None, (accounts(against), predicted_words(against))):
-        yield markdown_text(sentence(text))
+    yield markdown_text(tables.sentence(tables.headline(against, comparison.cut)))
+    if unprofiled := tables.unprofiled_words(comparison.base, against):
+        yield markdown_text(tables.sentence(unprofiled))
+    accounts = (tables.accounts(against), *tables.overlap_words(against), tables.predicted_words(against))
+    for text in filter(None, accounts):
+        yield markdown_text(tables.sentence(text))
     yield ""
-    parts_table, *others = tables(against, top)
+    parts_table, *others = tables.every_table(against, top)
     yield from _markdown_table(parts_table, "mean per iteration" if comparison.cut != "whole" else "the whole capture")
     yield ""
     yield f"Before: {_side(comparison.base, comparison.cut)}. After: {_side(against.capture, comparison.cut)}."
@@ -88,10 +62,10 @@ def _against(comparison: Comparison, against: CaptureDifference, top: int) -> It
 
 
 def _side(capture: ComparedCapture, cut: str) -> str:
-    return markdown_text(compared(capture, cut))
+    return markdown_text(tables.compared(capture, cut))
 
 
-def _markdown_table(table: ComparisonTable, first: str = "") -> Iterator[str]:
+def _markdown_table(table: tables.ComparisonTable, first: str = "") -> Iterator[str]:
     name = markdown_code if table.columns[0][1] == "code" else markdown_text
     yield markdown_row([first, *table.head[1:]])
     yield markdown_row([":--", *("--:" for _ in table.head[1:])])
@@ -103,10 +77,15 @@ NAME_OF_PART = 26
 NAME_OF_FILE = 31
 NAME_OF_KERNEL = 34
 MAX_LINES = 5
+MAX_OVERLAP_LINES = 2
 BRIEF_PARTS, BRIEF_ROWS, BRIEF_NOTES = 5, 3, 2  # without --verbose
 CELL = 15
 # Figures of the host in the table of several captures.
-SEVERAL_HOST = {"sync.count": HOST_WORDS["sync.count"], "sync.cost": "synchronization cost", "launches": "launches"}
+SEVERAL_HOST = {
+    "sync.count": tables.HOST_WORDS["sync.count"],
+    "sync.cost": "synchronization cost",
+    "launches": "launches",
+}
 
 
 def render(comparison: Comparison, screen: Screen = PLAIN, *, top: int = 10) -> str:
@@ -119,28 +98,28 @@ def render(comparison: Comparison, screen: Screen = PLAIN, *, top: int = 10) -> 
 
 def render_brief(comparison: Comparison, screen: Screen = PLAIN, *, top: int = BRIEF_ROWS) -> str:
     """Return the verdict, the largest differences and the first notes as text, in 30 lines."""
-    more = f"every part, line and kernel, the host's figures, {quantity(len(list(notes(comparison))), 'note')}"
+    more = f"every part, line and kernel, the host's figures, {quantity(len(list(tables.notes(comparison))), 'note')}"
     columns = screen.columns
     doubts = [note for against in comparison.against for note in against.notes]
     texts = [plain(note.text, 2000) for note in (*doubts, *comparison.notes[: max(BRIEF_NOTES - len(doubts), 0)])]
     if len(comparison.against) > 1:
         return screen.brief((_verdicts(comparison, columns), *_reasons(comparison, columns)), more, notes=texts)
     against = comparison.against[0]
-    tables = (
+    shown = (
         _parts(against, _scope(comparison), columns, BRIEF_PARTS),
         _lines(against, columns, BRIEF_ROWS),
         _kernels(against, columns, min(top, BRIEF_ROWS)),
     )
     first = [*_captures(comparison, columns)[:1], *_verdict(comparison.base, against, comparison.cut, columns)]
-    return screen.brief((first, *tables), more, notes=texts)
+    return screen.brief((first, *shown), more, notes=texts)
 
 
 def _captures(comparison: Comparison, columns: int) -> list[str]:
     after = comparison.against[0].capture
     return [
         *wrap(f"{_file(comparison.base)} → {_file(after)}", columns=columns),
-        f"  before  {compared(comparison.base, comparison.cut)}",
-        f"  after   {compared(after, comparison.cut)}",
+        f"  before  {tables.compared(comparison.base, comparison.cut)}",
+        f"  after   {tables.compared(after, comparison.cut)}",
     ]
 
 
@@ -153,6 +132,9 @@ def _pair(comparison: Comparison, columns: int, top: int) -> Iterator[list[str]]
     yield _captures(comparison, columns)
     yield _verdict(comparison.base, against, comparison.cut, columns)
     yield _parts(against, _scope(comparison), columns)
+    names, causes = tables.exposed_changes(against)
+    name = room(names, NAME_OF_PART, columns)
+    yield ["Exposed time by cause", *_times(names, causes, name)] if names else []
     yield _host(against, "The host" if comparison.cut == "whole" else "The host, mean per iteration", columns)
     yield _lines(against, columns, top)
     yield _kernels(against, columns, top)
@@ -164,12 +146,22 @@ def _file(capture: ComparedCapture) -> str:
 
 
 def _verdict(base: ComparedCapture, against: CaptureDifference, cut_mode: str, columns: int) -> list[str]:
-    median = "" if cut_mode == "whole" else median_words(against)
-    texts = (predicted_words(against), unprofiled_words(base, against), accounts(against), median)
+    median = "" if cut_mode == "whole" else tables.median_words(against)
+    texts = (tables.predicted_words(against), tables.unprofiled_words(base, against), tables.accounts(against), median)
     return [
-        *wrap(_capitalized(headline(against, cut_mode)), "", "  ", columns),
+        *wrap(_capitalized(tables.headline(against, cut_mode)), "", "  ", columns),
         *(line for text in texts if text for line in wrap(_capitalized(text), "  ", "    ", columns)),
+        *_overlap(against, columns),
     ]
+
+
+def _overlap(against: CaptureDifference, columns: int) -> list[str]:
+    """Return what changed in the causes of exposed time, in MAX_OVERLAP_LINES; what fits no more is in the tables."""
+    lines: list[str] = []
+    for text in tables.overlap_words(against):
+        more = wrap(_capitalized(text), "  ", "    ", columns)
+        lines += more if not lines or len(lines) + len(more) <= MAX_OVERLAP_LINES else []
+    return lines
 
 
 def _capitalized(text: str) -> str:
@@ -177,10 +169,10 @@ def _capitalized(text: str) -> str:
 
 
 def _parts(against: CaptureDifference, title: str, columns: int, top: int | None = None) -> list[str]:
-    judged = bool(interval(against.time))
-    shown = shown_parts(against)[:top]
+    judged = bool(tables.interval(against.time))
+    shown = tables.shown_parts(against)[:top]
     changes = [*shown, against.time]
-    names = [*(part_words(part.name) for part in shown), "= time"]
+    names = [*(tables.part_words(part.name) for part in shown), "= time"]
     name = room(names, NAME_OF_PART, columns)
     head = f"{title:<{name + 2}}{'before':>11}{'after':>11}{'difference':>12}{'95% interval' if judged else '':>18}"
     return [head.rstrip(), *_times(names, changes, name), *(["  ~ within noise"] if judged else [])]
@@ -188,15 +180,15 @@ def _parts(against: CaptureDifference, title: str, columns: int, top: int | None
 
 def _times(names: Sequence[str], changes: Sequence[FigureChange], columns: int) -> Iterator[str]:
     """Yield a line for each change, the names in `columns`; the times before and after have one unit."""
-    for name, change, (before, after) in zip(names, changes, time_pairs(changes), strict=True):
+    for name, change, (before, after) in zip(names, changes, tables.time_pairs(changes), strict=True):
         mark = "~ " if change.verdict == "noise" and change.difference else ""
         difference = f"{mark}{signed_duration(change.difference)}"
-        between = interval(change).replace(" to ", "..")
+        between = tables.interval(change).replace(" to ", "..")
         yield f"  {left(name, columns)}{before:>11}{after:>11}{difference:>12}{between:>18}".rstrip()
 
 
 def _host(against: CaptureDifference, title: str, columns: int) -> list[str]:
-    rows = [(name.replace("·", " "), *figures) for name, *figures in host_rows(against)]
+    rows = [(name.replace("·", " "), *figures) for name, *figures in tables.host_rows(against)]
     name = room([words for words, *_ in rows], NAME_OF_PART, columns)
     lines = [f"  {left(row, name)}{before:>11}{after:>11}{difference:>13}" for row, before, after, difference in rows]
     return [f"{title:<{name + 2}}{'before':>11}{'after':>11}{'difference':>12}", *lines] if rows else []
@@ -206,22 +198,22 @@ def _lines(against: CaptureDifference, columns: int, top: int) -> list[str]:
     """Return the lines that changed most, as many as the terminal shows of an analysis."""
     if not against.lines:
         return []
-    lines = shown_lines(against)[: min(top, MAX_LINES)]
-    whole = [line_name(line) for line in lines]
+    lines = tables.shown_lines(against)[: min(top, MAX_LINES)]
+    whole = [tables.line_name(line) for line in lines]
     name = room(whole, NAME_OF_PART, columns)
     fitting = [text if len(text) <= name else text.partition(" (")[0] for text in whole]
-    title = f"Lines that made the GPU wait, mean per iteration: {line_counts(against)}"
+    title = f"Lines that made the GPU wait, mean per iteration: {tables.line_counts(against)}"
     times = _times(short_names(fitting, name), [line.idle for line in lines], name)
     return [*wrap(title, "", "  ", columns), *times]
 
 
 def _kernels(against: CaptureDifference, columns: int, top: int) -> list[str]:
-    kernels = shown_kernels(against)
-    title = wrap(f"Kernels: {kernel_counts(against)}", "", "  ", columns)
+    kernels = tables.shown_kernels(against)
+    title = wrap(f"Kernels: {tables.kernel_counts(against)}", "", "  ", columns)
     if not kernels:
         return title
     first = f"first {top} of {len(kernels):,}" if len(kernels) > top else ""
-    whole = [kernel_name(kernel) for kernel in kernels[:top]]
+    whole = [tables.kernel_name(kernel) for kernel in kernels[:top]]
     name = room(whole, NAME_OF_KERNEL, columns)
     head = f"  {first:<{name}}{'calls':>13}{'per call':>10}{'now':>11}{'cost':>10}"
     names = [left(short, name) for short in short_names(whole, name)]
@@ -230,14 +222,14 @@ def _kernels(against: CaptureDifference, columns: int, top: int) -> list[str]:
 
 def _kernel(name: str, kernel: KernelChange) -> str:
     """Return one line; "~" marks a time per call within noise."""
-    (old, new), (before, after) = calls(kernel), (time.text for time in per_call(kernel))
+    (old, new), (before, after) = tables.calls(kernel), (time.text for time in tables.per_call(kernel))
     counts = old if old == new else f"{old} → {new}"
     mark = "~ " if kernel.per_call.verdict == "noise" else ""
     return f"  {name}{counts:>13}{before:>10}{mark + after:>11}{signed_duration(kernel.cost_ns):>10}"
 
 
 def _notes(comparison: Comparison, columns: int) -> list[str]:
-    return [line for note in notes(comparison) for line in wrap(plain(note, 2000), "", "  ", columns)]
+    return [line for note in tables.notes(comparison) for line in wrap(plain(note, 2000), "", "  ", columns)]
 
 
 def _several_captures(comparison: Comparison, columns: int, top: int) -> Iterator[list[str]]:
@@ -270,14 +262,15 @@ def _verdicts(comparison: Comparison, columns: int) -> list[str]:
 def _reasons(comparison: Comparison, columns: int) -> Iterator[list[str]]:
     """Yield the parts that cause the difference of each capture, and what was predicted for it."""
     for against in comparison.against:
-        for text in filter(None, (accounts(against), predicted_words(against))):
+        for text in filter(None, (tables.accounts(against), tables.predicted_words(against))):
             yield wrap(f"{_file(against.capture)}: {text}", "", "  ", columns)
 
 
 def _percents(against: CaptureDifference) -> str:
     if against.ratio_low is None:
-        return relative(against.ratio)
-    return f"{relative(against.ratio)} [{relative(against.ratio_low)}, {relative(against.ratio_high)}]"
+        return tables.relative(against.ratio)
+    low, high = map(tables.relative, (against.ratio_low, against.ratio_high))
+    return f"{tables.relative(against.ratio)} [{low}, {high}]"
 
 
 def _block(comparison: Comparison, members: Sequence[CaptureDifference]) -> list[str]:
@@ -289,7 +282,7 @@ def _block(comparison: Comparison, members: Sequence[CaptureDifference]) -> list
     for base in members[0].mean_parts:
         changes = [change for against in members for change in against.mean_parts if change.name == base.name]
         if base.before or any(change.after for change in changes):
-            rows.append(_row(part_words(base.name), changes))
+            rows.append(_row(tables.part_words(base.name), changes))
     rows.append(_row("= time", [against.time for against in members]))
     rows.append(_row("median iteration", [against.wall for against in members]))
     for base in members[0].host:
@@ -305,5 +298,8 @@ def _block(comparison: Comparison, members: Sequence[CaptureDifference]) -> list
 
 def _row(name: str, changes: Sequence[FigureChange]) -> str:
     write = number if changes[0].unit == "count" else duration
-    cells = [write(changes[0].before), *(f"{write(change.after)} {own_share(change)}".rstrip() for change in changes)]
+    cells = [
+        write(changes[0].before),
+        *(f"{write(change.after)} {tables.own_share(change)}".rstrip() for change in changes),
+    ]
     return left(name, NAME) + "".join(f"{cell:>{CELL}}" for cell in cells)

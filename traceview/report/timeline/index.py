@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from traceview.intervals import Times, blocks
+from traceview.model.frozen import dataclass
 from traceview.report.columns import Columns, Packed
 from traceview.report.timeline.marks import Numbers, counted
 from traceview.report.timeline.merging import significant_bits

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import polars as pl
 
 from traceview.model.analysis import Analysis
 from traceview.model.charts import Charts
+from traceview.model.frozen import dataclass
 from traceview.model.sizes import CounterSeries
 from traceview.model.trace import Window
 from traceview.model.whatif import Combinations
@@ -22,7 +22,8 @@ class PageInputs:
 
     `other` is the analysis of the other one of steady part and window, None where they are the same time. `projected`
     has the ranges on the GPU (PROJECTED), `stacks` those of threads by time: start, end, stack (row of
-    HostEvidence.stacks) and thread, `combinations` what changes would give.
+    HostEvidence.stacks) and thread, `combinations` what changes would give. `exposed` is the exposed time of devices by
+    row of Trace.devices: work (0 is communication), operation, following, start, end, cause and reason.
     """
 
     analysis: Analysis
@@ -31,6 +32,7 @@ class PageInputs:
     projected: pl.DataFrame
     counters: Sequence[CounterSeries]
     stacks: pl.DataFrame
+    exposed: Mapping[int, pl.DataFrame]
     combinations: Combinations | None = None
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -13,6 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import EMPTY, Times, blocks
+from traceview.model.frozen import dataclass
 from traceview.model.trace import enum_texts
 from traceview.report.columns import Columns, Packed
 

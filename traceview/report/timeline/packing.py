@@ -7,7 +7,7 @@ size draws at once and sharpens.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from itertools import islice, product
 from math import inf
@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from traceview.intervals import Times
+from traceview.model.frozen import dataclass
 from traceview.report.assets import pack
 from traceview.report.columns import Columns
 from traceview.report.json import values_of

@@ -17,6 +17,7 @@ MARGIN_SHARE = 0.5  # margin on both sides of a place, as a share of its length
 MIN_MARGIN = 50_000  # ns
 MAX_PLACE_FRACTION = 100  # only both ends are kept of a place longer than the capture divided by this
 MAX_CALLS = 10
+MAX_SPAN = 1 << 26  # correlation ids in a table, which takes a byte for each
 
 Place = tuple[int, int]
 
@@ -99,10 +100,13 @@ def kept_marks(lanes: Sequence[Lane], cover: Intervals) -> list[Marks]:
 
 
 def _chosen_marks(marks: Marks, cover: Intervals, correlations: Times) -> Marks:
-    """Return the marks that touch the stretches in `cover` or have one of the correlation ids."""
+    """Return the marks that touch the stretches in `cover` or have one of the correlation ids, which ascend."""
     rows = _touching_rows(marks, cover)
     if len(correlations) and "correlation" in marks.details:
-        launched = np.flatnonzero(np.isin(marks.details["correlation"], correlations))
+        # A table of the ids is ten times as fast as a search, and small: ids of one capture are close to each other.
+        are_close = correlations[-1] - correlations[0] < MAX_SPAN
+        chosen = np.isin(marks.details["correlation"], correlations, kind="table" if are_close else None)
+        launched = np.flatnonzero(chosen)
         rows = sorted_unique(np.concatenate([rows, launched]))
     return marks.take(rows)
 

@@ -18,7 +18,7 @@ from traceview.model.trace import ROLES, Trace, Window
 from traceview.report.timeline.inputs import PageInputs
 from traceview.report.timeline.marks import ALL, NO_MARKS, Marks, Names, Rows, counted, used_texts
 from traceview.report.timeline.stacks import sample_marks
-from traceview.report.timeline.work import LOOKS, PATH_LOOKS, WORDS, idle_lane, overlap_lanes, work_codes
+from traceview.report.timeline.work import LOOKS, PATH_LOOKS, WORDS, exposed_lanes, idle_lane, overlap_lanes, work_codes
 
 if TYPE_CHECKING:
     from traceview.model.whatif import PathSpan
@@ -35,7 +35,7 @@ class TimelineRow(NamedTuple):
     device, fold together.
     """
 
-    kind: str  # ruler, overlap, idle, counter, stream, range, call, sample, projected
+    kind: str  # ruler, overlap, idle, exposed, counter, stream, range, call, sample, projected
     id: str
     label: str
     note: str
@@ -74,8 +74,9 @@ def timeline_rows(inputs: PageInputs, path: Sequence[PathSpan] = ()) -> tuple[Na
     for device in analysis.devices:
         work, idle = overlap_lanes(inputs.work[device.device], names), idle_lane(device, operations, names.number(""))
         rows = (
-            TimelineRow("overlap", f"o:{device.id}", "work, by class", "", work),
-            TimelineRow("idle", f"d:{device.id}", "idle, by cause", "", (idle,)),
+            TimelineRow("overlap", f"o:{device.id}", "work", "by class", work),
+            TimelineRow("idle", f"d:{device.id}", "idle", "by cause", (idle,)),
+            *_exposed_rows(inputs, device, operations, names.number("")),
             *counters.get(device.device, ()),
             *projected.get(device.device, ()),
             *_stream_rows(trace.streams, device, streams),
@@ -83,6 +84,15 @@ def timeline_rows(inputs: PageInputs, path: Sequence[PathSpan] = ()) -> tuple[Na
         groups.append(Group(device.id, (device.name or "").strip(), rows))
     of_threads = {"call": _call_marks(trace, analysis.host, names), "sample": samples, "range": ranges}
     return names, [*groups, *_process_groups(trace, of_threads)]
+
+
+def _exposed_rows(
+    inputs: PageInputs, device: DeviceUse, operations: NDArray[np.int32], none: int
+) -> Iterator[TimelineRow]:
+    exposed = inputs.exposed.get(device.device)
+    if exposed is not None and len(exposed):
+        lanes = exposed_lanes(exposed, operations, none)
+        yield TimelineRow("exposed", f"e:{device.id}", "exposed", "by cause", lanes)
 
 
 def _iterations_row(iterations: Iterations, names: Names) -> TimelineRow:
@@ -178,7 +188,7 @@ def _stream_rows(streams: pl.DataFrame, device: DeviceUse, marks: Mapping[int, M
     several = len(device.process_ids) > 1
     for use in sorted(device.streams, key=lambda use: (-use.busy_ns, use.stream)):
         lane = marks.get(use.stream, NO_MARKS)
-        note = f"process {use.process_id}" if several else ""
+        note = ", ".join([*filter(None, [use.purpose]), *([f"process {use.process_id}"] if several else [])])
         yield TimelineRow("stream", f"s:{use.stream}", use.label, note, (lane,), len(lane), process=use.process_id)
     used = {use.stream for use in device.streams}
     for row, (owner, label) in enumerate(streams.select("device", "label").iter_rows()):

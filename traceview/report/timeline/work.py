@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import Intervals, Times
-from traceview.model.analysis import CAUSES, DeviceUse
+from traceview.model.analysis import CAUSES, EXPOSED_CAUSES, DeviceUse
 from traceview.model.trace import CLASSES, KINDS, ROLES, Trace, Window
 from traceview.report.timeline.marks import Marks, Names
 
@@ -30,6 +30,7 @@ LOOKS = (
     "skipped",
     "counter",
     *(f"idle_{cause}" for cause in CAUSES),
+    *(f"exposed_{cause}" for cause in EXPOSED_CAUSES),
 )
 WORDS = {
     "compute": "compute",
@@ -145,3 +146,27 @@ def idle_lane(device: DeviceUse, ending: NDArray[np.int32], none: int) -> Marks:
         main + np.uint8(LOOKS.index(f"idle_{CAUSES[0]}")),
         causes,
     )
+
+
+# Causes in which the next operation waits for the exposed one itself.
+AWAITED = np.isin(EXPOSED_CAUSES, ("same_stream", "launched_late", "waited_itself"))
+
+
+def exposed_lanes(exposed: pl.DataFrame, names: NDArray[np.int32], none: int) -> tuple[Marks, ...]:
+    """Return the exposed time of communication, and of copies and memsets, as marks with the look of their cause.
+
+    `exposed` is that of PageInputs, and `names` has the name's number of each operation. A mark has the name of the
+    operation that follows, `none` for none, and the numbers of two further names, plus 1: of the operation that is
+    exposed, and of what the following one waits for.
+    """
+    is_talk = exposed["work"].to_numpy() == 0
+    lanes = []
+    for rows in filter(len, (np.flatnonzero(is_talk), np.flatnonzero(~is_talk))):
+        start, end, operation, following, cause, reason = (
+            exposed[name].to_numpy()[rows] for name in ("start", "end", "operation", "following", "cause", "reason")
+        )
+        awaited = np.where((reason < 0) & AWAITED[cause], operation, reason)
+        details = {"exposed": names[operation] + 1, "awaited": np.where(awaited < 0, 0, names[awaited] + 1)}
+        name = np.where(following < 0, np.int32(none), names[following])
+        lanes.append(Marks(start, end, name, cause + np.uint8(LOOKS.index("exposed_host")), details=details))
+    return tuple(lanes)

@@ -8,23 +8,25 @@ import { showFamily } from "./kernels.js";
 import { showPlace } from "./places.js";
 
 const CARDS = 3;
-const LITTLE = 0.01; // share of the time; smaller parts are behind a button
+const LITTLE = 0.01; // share of the time; smaller parts are among all figures
 const COMPUTE_BOUND = 0.4; // share of the time that computes, from which its part shows the families of kernels
-const LITTLE_FAMILY = 0.03;
+const LITTLE_FAMILY = 0.06; // a smaller one has no room for its name
 const MAX_BARS = 4;
+const ANSWERED = { compute: "compute", profiler: "the profiler" }; // parts by the answer's words (rules/answer.py)
 
 export function showHead() {
   byId("title").textContent = byId("title").title = page.file;
-  const kernels = page.devices.reduce((sum, device) => sum + device.kernel_count, 0);
-  const words = [
-    page.program,
-    page.profiler !== "nsys" ? page.profiler : page.nsys ? `nsys ${page.nsys}` : "nsys, unknown version",
-    page.devices.length === 1 ? "1 GPU" : `${page.devices.length} GPUs`,
-    `${countText(kernels)} kernels`,
-    `${countText(page.timeline.events)} events`,
+  const { devices, profiler, nsys } = page;
+  const kernels = devices.reduce((sum, device) => sum + device.kernel_count, 0);
+  const names = [...new Set(devices.map(({ name }) => name))].join(", ");
+  const first = [
+    profiler !== "nsys" ? profiler : nsys ? `nsys ${nsys}` : "nsys, unknown version",
+    names && devices.length > 1 ? `${devices.length} × ${names}` : names,
     page.narrowed ? "limited to a time window" : null,
-  ];
-  byId("facts").textContent = byId("facts").title = words.filter(Boolean).join(" · ");
+  ].filter(Boolean);
+  byId("facts").textContent = first.join(" · ");
+  const rest = [page.program, `${countText(kernels)} kernels`, `${countText(page.timeline.events)} events`];
+  byId("facts").title = [...first, ...rest].join(" · ");
 }
 
 export function showAnswer() {
@@ -33,22 +35,24 @@ export function showAnswer() {
 }
 
 function showSentence() {
-  byId("answer-title").replaceChildren(...prose(page.answer));
-  const [first, ...others] = page.answer_basis;
-  const more = others.map((text) => softLine(text));
-  byId("basis").replaceChildren(more.length ? el("details", el("summary", first), ...more) : el("p", first));
+  // Where no gain is known, the answer ends with the first finding, which is the first card.
+  const at = page.answer.indexOf(` ${page.findings[0]?.title}`);
+  byId("answer-title").replaceChildren(...prose(at < 0 ? page.answer : page.answer.slice(0, at)));
+  byId("missing").replaceChildren(...page.missing.flatMap((text) => prose(text)));
 }
 
+// The bars with what they do not say; what they rest on, and all their figures, open below.
 function showDevices() {
   const { devices } = page;
-  if (devices.length === 1) return byId("devices").replaceChildren(...deviceFigures(devices[0], deviceBar(devices[0])));
-  byId("devices").replaceChildren(...devices.slice(0, MAX_BARS).map(deviceLine), sharedParts(devices));
+  byId("devices").replaceChildren(
+    ...(devices.length === 1
+      ? [deviceBar(devices[0]), partsList(coveredView(devices[0]))]
+      : [...devices.slice(0, MAX_BARS).map(deviceLine), sharedParts(devices)]),
+  );
   byId("figures").replaceChildren(
-    el(
-      "details",
-      el("summary", `The figures of ${devices.length} GPUs`),
-      ...devices.flatMap((device, at) => deviceFigures(device, at < MAX_BARS ? null : deviceBar(device))),
-    ),
+    el("summary", "More figures"),
+    ...page.answer_basis.map((text) => softLine(text)),
+    ...devices.flatMap((device, at) => deviceFigures(device, at < MAX_BARS ? null : deviceBar(device))),
   );
 }
 
@@ -60,24 +64,12 @@ function deviceLine(device) {
   return el("div.device-line", el("b", device.id), deviceBar(device), el("span", words));
 }
 
-// The parts of all devices, from the smallest share to the largest.
+// What the bars of several devices have in common: their colours.
 function sharedParts(devices) {
-  const views = devices.map(coveredView).filter((view) => view.window_ns);
-  const looks = new Map(views.flatMap((view) => view.parts.map((part) => [part.look, part.word])));
-  const rows = [...looks].map(([look, word]) => {
-    const shares = views.map((view) => (view.parts.find((part) => part.look === look)?.ns ?? 0) / view.window_ns);
-    return { look, word, least: Math.min(...shares), most: Math.max(...shares) };
-  });
-  return el(
-    "ul.parts",
-    ...rows
-      .filter(({ most }) => most >= LITTLE)
-      .map(({ look, word, least, most }) => {
-        const [low, high] = [percent(least, 1), percent(most, 1)];
-        const range = low === high ? high : `${low.replace("%", "")} to ${high}`;
-        return partItem(look, word, range);
-      }),
-  );
+  const views = devices.map(coveredView);
+  const large = views.flatMap(({ parts, window_ns: whole }) => parts.filter(({ ns }) => ns >= LITTLE * whole));
+  const words = new Map(large.map(({ look, word }) => [look, word]));
+  return el("ul.parts", ...[...words].map(([look, word]) => partItem(look, word)));
 }
 
 function deviceBar(device) {
@@ -107,55 +99,30 @@ function familiesOf({ parts, families, window_ns: whole }) {
   return rest > LITTLE * whole ? [...large, { family: "", word: "other kernels", ns: rest }] : large;
 }
 
-// What the bar covers, the bar if it belongs here, and the parts.
+// What the bar covers, the bar if it belongs here, and all parts with their times.
 function deviceFigures(device, bar) {
-  const view = coveredView(device);
-  const whole = view.window_ns;
-  const longer = device.views.find((other) => other.window_ns > whole)?.window_ns,
-    run = "not_measured" in page.iterations ? (page.findings[0]?.gain.of_ns ?? 0) : 0; // without iterations gains are of it
-  const part = longer
-    ? `${percent(whole, longer)} of the window`
-    : run > 1.05 * whole && `${percent(whole, run)} of the run`;
-  const covered = `${duration(whole)} ${view.covers}${part ? ` (${part})` : ""}`;
+  const view = coveredView(device),
+    { parts, window_ns: whole } = view;
   return [
     el(
       "div.device-head",
       el("b", device.id),
       el("span.soft", device.name),
-      el("span", whole ? covered : `no work ${view.covers}`),
-      el("span", `busy ${percent(view.busy_ns, whole)}`),
-      el("span", `idle ${percent(view.idle_ns, whole)} in ${countText(view.gap_count)} gaps`),
+      el("span", whole ? view.time_words : `no work ${view.covers}`),
     ),
     ...(bar ? [bar] : []),
-    partsList(device, view),
+    el("ul.parts", ...parts.map((part) => partOf(part, percent(part.ns, whole), duration(part.ns)))),
   ];
 }
 
-function partsList(device, view) {
-  const { parts, window_ns: whole } = view;
-  const item = ({ look, word, ns }) => {
-    const title = page.cause_words[look.replace("idle_", "")];
-    return partItem(look, word, percent(ns, whole), { title, more: duration(ns) });
-  };
-  const little = parts.filter((part) => part.ns < LITTLE * whole);
-  const items = el("ul.parts", ...parts.filter((part) => !little.includes(part)).map(item));
-  const options = { class: "rest", title: "Show these kernels" };
-  items.firstChild?.after(
-    ...familiesOf(view).map(({ family, word, ns }) =>
-      el(
-        "li.family",
-        actionButton(`${word} ${percent(ns, whole)}`, options, () => showFamily(device.id, family)),
-      ),
-    ),
-  );
-  if (little.length === 1) items.append(item(little[0]));
-  if (little.length > 1) {
-    const sum = little.reduce((ns, part) => ns + part.ns, 0);
-    const text = `+ ${little.length} below 1%, ${duration(sum)} in total`;
-    const more = restButton(text, () => more.parentElement?.replaceWith(...little.map(item)));
-    items.append(el("li", more));
-  }
-  return items;
+const partOf = ({ look, word }, figure, more = "") =>
+  partItem(look, word, figure, { title: page.cause_words[look.replace("idle_", "")], more });
+
+// The parts of a single bar. A share that the answer states is not stated again.
+function partsList({ parts, window_ns: whole }) {
+  const stated = (look) => look in ANSWERED && new RegExp(`% (is )?${ANSWERED[look]}\\b`).test(page.answer);
+  const large = parts.filter(({ ns }) => ns >= LITTLE * whole);
+  return el("ul.parts", ...large.map((part) => partOf(part, stated(part.look) ? "" : percent(part.ns, whole))));
 }
 
 function restButton(text, action) {
@@ -163,27 +130,41 @@ function restButton(text, action) {
 }
 
 function showCards() {
-  const cards = page.findings.slice(0, CARDS).map(findingCard);
+  const shown = page.findings.filter(({ folded }) => !folded);
+  const cards = shown.slice(0, CARDS).map(findingCard);
   byId("costliest").hidden = !cards.length; // the answer says that there is none
   byId("cards").replaceChildren(...cards);
 }
 
-// Three lines: the title with its cost, what to do, and what that is predicted to give; the rest opens below.
-function findingCard(finding) {
+// The gain, the cause and the place; then the remedy and the range of the gain, below which the rest opens.
+function findingCard(finding, at, all) {
   const share = el("b", { class: "tone", title: gainTitle(finding), text: gainShare(finding) });
+  const range = rangeAfter(finding.gain);
+  const several = all.some(({ list }) => list !== all[0].list),
+    begins = several && finding.list !== all[at - 1]?.list; // a list of the run, or of an iteration
   return el(
     "li",
     { class: "card " + finding.severity },
-    findingTitle(finding, share, " "),
-    el("p", ...prose(finding.remedy || firstSentence(finding.advice))),
+    begins ? el("span.soft", finding.list || "For an iteration") : null,
+    findingTitle(finding, shortTitle(finding), share, " "),
     el(
       "details",
-      el("summary", ...gainWords(finding), el("span.link", "why, and how")),
-      findingCost(finding),
+      el(
+        "summary",
+        ...prose(finding.remedy || firstSentence(finding.advice)),
+        range && !page.answer.includes(range) ? el("span.soft", { title: gainTitle(finding) }, ` ${range}`) : null,
+      ),
+      shortTitle(finding) === finding.title ? null : el("p", ...prose(finding.title)),
+      el("p", ...gainWords(finding), ...costWords(finding)),
       el("p", ...prose(finding.advice)),
       codeSnippet(finding.code, Infinity),
     ),
   );
+}
+
+// What remains after a predicted change, from the shortest to the longest.
+function rangeAfter({ source, of_ns: of, low_ns: low, high_ns: high }) {
+  return source === "predicted" ? timeRange(of - high, of - low) : "";
 }
 
 function gainTitle({ gain }) {
@@ -196,25 +177,32 @@ function firstSentence(text) {
   return text.split(/(?<=[.:)]) (?=[A-Z(])/)[0];
 }
 
+// A title without what is in parentheses or after a semicolon, which opens below the card. Names keep theirs.
+function shortTitle({ title }) {
+  return title.replace(/ \([^()`<]*\)(?=[ ,;.]|: |$)/g, "").split(/; (?=[^`]*(?:`[^`]*`[^`]*)*$)/)[0];
+}
+
 // A click on the title moves the timeline to the worst place of the finding.
-export function findingTitle(finding, ...before) {
+export function findingTitle(finding, text, ...before) {
   const [worst] = finding.evidence;
-  const content = [...before, ...prose(finding.title)];
+  const content = [...before, ...prose(text)];
   if (!worst) return el("span.goto", ...content);
   const title = `${finding.title.replaceAll("`", "")}: show the worst place in the timeline`;
   return actionButton(content, { class: "goto", title }, () => showPlace(worst));
 }
 
 export function findingCost(finding) {
-  const parts = [el("span.tone", finding.severity), " · "];
-  parts.push(
-    el("b", { title: gainTitle(finding), text: gainShare(finding) }),
-    ` · it cost ${duration(finding.cost_ns)}`,
-  );
-  if (finding.per_iteration_ns !== null) parts.push(`, ${duration(finding.per_iteration_ns)} per iteration`);
-  if (finding.device && page.devices.length > 1) parts.push(" · ", el("span.whole", finding.device));
-  if (finding.unsure_because) parts.push(el("span.soft", ` · Unsure: ${finding.unsure_because}`));
-  return el("p.price", ...parts);
+  const gain = el("b", { title: gainTitle(finding), text: gainShare(finding) });
+  return el("p.price", el("span.tone", finding.severity), " · ", gain, " · ", ...costWords(finding));
+}
+
+function costWords(finding) {
+  const each = finding.per_iteration_ns;
+  return [
+    `it cost ${duration(finding.cost_ns)}${each === null ? "" : `, ${duration(each)} per iteration`}`,
+    ...(finding.device && page.devices.length > 1 ? [" · ", el("span.whole", finding.device)] : []),
+    finding.unsure_because ? el("span.soft", ` · Unsure: ${finding.unsure_because}`) : "",
+  ];
 }
 
 // What the remedy would give.
@@ -226,8 +214,7 @@ export function findingGain(finding) {
 function gainWords(finding) {
   const { gain } = finding;
   if (gain.source !== "predicted") return [];
-  const after = timeRange(gain.of_ns - gain.high_ns, gain.of_ns - gain.low_ns);
-  const words = `${duration(gain.of_ns)} → ${duration(gain.of_ns - gain.ns)} (${after})`;
+  const words = `${duration(gain.of_ns)} → ${duration(gain.of_ns - gain.ns)} (${rangeAfter(gain)})`;
   return [el("span", { class: "prediction", title: gainTitle(finding) }, el("b", "Predicted: "), words), " "];
 }
 

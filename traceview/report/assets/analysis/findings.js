@@ -8,7 +8,13 @@ import { showPlace } from "./places.js";
 const SHOWN_FRAMES = 4;
 
 export function showFindings() {
-  const found = page.findings.map(findingArticle);
+  const lists = [...new Set(page.findings.map(({ list }) => list))];
+  const found = lists.flatMap((words) => {
+    const articles = page.findings.filter(({ list }) => list === words).map(findingArticle);
+    if (!words) return articles;
+    const open = !page.findings.find(({ list }) => list === words)?.folded;
+    return [el("details.findings", { open }, el("summary", `${words} (${articles.length})`), ...articles)];
+  });
   byId("findings-title").textContent = ["All findings", coverWords()].filter(Boolean).join(", ");
   byId("all").replaceChildren(...(found.length ? found : [el("p", "No finding: nothing cost GPU time.")]));
 }
@@ -34,7 +40,7 @@ function findingArticle(one) {
   return el(
     "article",
     { class: "finding " + one.severity, "data-finding": one.id },
-    el("h3", findingTitle(one)),
+    el("h3", findingTitle(one, one.title)),
     findingCost(one),
     findingGain(one),
     stackLine(one.host),

@@ -27,6 +27,7 @@ import { followCover } from "./cover.js";
 import { showFindings } from "./findings.js";
 import { showKernels } from "./kernels.js";
 import { watchPrinting } from "./print.js";
+import { showQuery } from "./query.js";
 import { showStrip } from "./strip.js";
 import { showNotes, showTables } from "./tables.js";
 import { showWhatIf } from "./whatif.js";
@@ -40,9 +41,16 @@ function showSummarised() {
 }
 
 // A link to a part of the page opens it.
-function openPart({ target }) {
-  const part = target.closest("nav a")?.hash;
-  if (part) queryAll(`${part} > details`).forEach((details) => details.setAttribute("open", ""));
+function openPart(hash) {
+  if (hash) queryAll(`${hash} > details`).forEach((details) => details.setAttribute("open", ""));
+}
+
+// So does an address that ends with it.
+function openAddressed() {
+  const { hash } = location;
+  if (![...queryAll("nav a")].some((link) => /** @type {HTMLAnchorElement} */ (link).hash === hash)) return;
+  openPart(hash);
+  byId(hash.slice(1)).scrollIntoView();
 }
 
 async function domReady() {
@@ -89,17 +97,18 @@ async function start() {
   window.traceview = { view, drawn, board, page, selected, area, linked, setView, marksIn, eventCount };
   document.documentElement.dataset.drawn = "true";
   await domReady();
-  for (const show of [() => followCover(showFindings), showIterations, showTables, showNotes, showKernels]) {
+  for (const show of [() => followCover(showFindings), showIterations, showTables, showNotes, showKernels, showQuery]) {
     await show();
     await nextTask();
   }
   document.documentElement.dataset.shown = "all";
-  document.addEventListener("click", openPart);
+  document.addEventListener("click", ({ target }) => openPart(/** @type {any} */ (target).closest("nav a")?.hash));
   watchAddress();
+  openAddressed();
   await loadChunks();
+  watchPrinting();
   document.documentElement.dataset.ready = "true";
   await loadCharts();
-  watchPrinting();
 }
 
 start().catch((error) => {

@@ -1,7 +1,6 @@
-// The strip of the iterations on the first screen: their middle and slow times, and a bar for each, coloured by kind.
+// The strip of the iterations on the first screen: a bar for the length of each, coloured by kind.
 import { byId, el } from "../core/dom.js";
 import { page } from "../core/page.js";
-import { swatch } from "../core/palette.js";
 import { countText, duration } from "../core/words.js";
 import { linkTo } from "../timeline/linked.js";
 
@@ -10,8 +9,7 @@ const TALLEST = 1.3; // of the 95th percentile; longer bars are cut
 export function showStrip() {
   const found = page.iterations;
   if (!("bars" in found) || found.bars.length < 2) return;
-  const { median, p95 } = found.spreads.wall_ns,
-    most = TALLEST * Math.max(p95, ...found.kinds.map((kind) => kind.median_ns));
+  const most = TALLEST * Math.max(found.spreads.wall_ns.p95, ...found.kinds.map((kind) => kind.median_ns));
   const places = found.bars.map(({ start, end, name }) => ({ start, end, rows: ["ruler"], text: name }));
   const bars = found.bars.map(({ ns, skipped, name }, at) => {
     const look = skipped ? "edge" : "series-" + kindOf(ns, found.kinds),
@@ -20,12 +18,11 @@ export function showStrip() {
     const open = () => linkTo({ title: "Iteration", words: "iterations", places }, places[at]);
     return el("i", { style, title, onclick: open });
   });
-  const words = `mean ${duration(found.time_ns)} · median ${duration(median)} · 95% below ${duration(p95)}`,
-    label = `${countText(found.count)} iterations by their length: ${words}`;
+  const kinds = found.kinds.map(({ words }) => words).join(", ");
+  const label = `${countText(found.count)} iterations by their length${kinds && `: ${kinds}`}`;
   byId("strip").replaceChildren(
-    el("span", words),
+    el("span", `${countText(found.count)} iterations`),
     el("span", { class: "spark", role: "img", "aria-label": label }, ...bars),
-    ...found.kinds.map((kind, at) => el("span", swatch(`series-${at}`), " " + kind.words)),
   );
 }
 

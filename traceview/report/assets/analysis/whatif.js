@@ -1,12 +1,15 @@
 // What changes would give: the reader checks some, and the predicted iteration with its range and critical path follows.
-import { byId, el, softLine } from "../core/dom.js";
+import { byId, el, queryAll, softLine } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { partItem, partsBar } from "../core/palette.js";
 import { duration, percent, signedPercent, timeRange } from "../core/words.js";
 
+const MOST_PARTS = 5;
+const LEAST_PART = 0.01; // share of the time; smaller parts are in the bar alone
+
 export function showWhatIf() {
   const found = page.predictions;
-  byId("whatif").hidden = !found;
+  queryAll("#whatif, nav a[href='#whatif']").forEach((part) => part.toggleAttribute("hidden", !found));
   if (!found) return;
   const alone = found.rows.filter(({ changes }) => changes.length === 1);
   const boxes = alone.map((row, at) => el("input", { type: "checkbox", value: row.changes[0], checked: at === 0 }));
@@ -33,7 +36,8 @@ function gainOf({ base_ns: base }, { ns }) {
 
 /** @param {import("../types").Predictions} found @param {string[]} chosen */
 function outcome(found, chosen) {
-  const now = pathBar(found.now, found.base_ns, found.path, found.base_ns);
+  const times = `${found.now} ${duration(found.base_ns)}`;
+  const now = pathBar(chosen.length ? found.now : times, found.base_ns, found.path, found.base_ns);
   if (!chosen.length) return now;
   const row = found.rows.find(
     ({ changes }) => changes.length === chosen.length && chosen.every((one) => changes.includes(one)),
@@ -48,7 +52,8 @@ function outcome(found, chosen) {
     ...pathBar("then", row.ns, row.path, found.base_ns),
     el(
       "p",
-      el("b", `${duration(found.base_ns)} → ${duration(row.ns)}, ${gainOf(found, row)}`),
+      el("b", `${duration(found.base_ns)} → ${duration(row.ns)}`),
+      chosen.length > 1 ? `, ${gainOf(found, row)}` : "",
       ` (${timeRange(row.low, row.high)})`,
     ),
     softLine(row.note),
@@ -59,10 +64,11 @@ function outcome(found, chosen) {
 function pathBar(name, ns, path, base) {
   const parts = [...path].sort((a, b) => b.ns - a.ns);
   const share = (part) => percent(part, ns);
+  const large = parts.slice(0, MOST_PARTS).filter((part) => part.ns >= LEAST_PART * ns);
   const bar = partsBar(`Critical path ${name}`, parts, share);
   bar.style.width = `${Math.min(100, (100 * ns) / base)}%`;
   return [
-    el("div.path", el("span", `${name} ${duration(ns)}`), el("div", bar)),
-    el("ul.parts", ...parts.slice(0, 5).map((part) => partItem(part.look, part.word, share(part.ns)))),
+    el("div.path", el("span", name), el("div", bar)),
+    el("ul.parts", ...large.map((part) => partItem(part.look, part.word, share(part.ns)))),
   ];
 }

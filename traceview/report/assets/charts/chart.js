@@ -29,8 +29,10 @@ function libraryLoaded() {
   return (library.loaded ??= runLibrary());
 }
 
+// A busy browser may never be idle: a chart waits for half a second at most.
 function idleTime() {
-  return new Promise((resolve) => (globalThis.requestIdleCallback ?? setTimeout)(resolve));
+  const { requestIdleCallback: whenIdle } = globalThis;
+  return new Promise((resolve) => (whenIdle ? whenIdle(resolve, { timeout: 500 }) : setTimeout(resolve)));
 }
 
 /** @param {import("../types").ChartSpec} spec */

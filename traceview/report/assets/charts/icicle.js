@@ -9,6 +9,7 @@ const MOST_LEVELS = 20; // at once; a click on a part shows those below
 const VISIBLE = 0.004; // of the width
 const SLIVER = 0.0007;
 const LETTER = 7.5; // pixels
+const MAX_LETTERS = 40; // MAX_TITLE_NAME of traceview/model/names.py
 
 // The time of all roots.
 export function rootTime(nodes) {
@@ -70,7 +71,7 @@ function visibleParts(nodes, levels, top) {
 function iciclePicture(nodes, tip, levels, width, top) {
   const { parts, whole } = visibleParts(nodes, levels, top);
   const fitting = ({ label, ns }) => {
-    const letters = Math.floor((ns / whole) * (width / LETTER)) - 1;
+    const letters = Math.min(Math.floor((ns / whole) * (width / LETTER)) - 1, MAX_LETTERS);
     return letters < 3 ? "" : plotlyText(middle(label, letters));
   };
   const shown = parts.map(({ at }) => nodes[at]);

@@ -31,6 +31,7 @@ const PATTERNS = {
   call_sync: "hatched",
   call_blocking_copy: "dotted",
   idle_profiler: "dotted",
+  profiler: "dotted",
   idle_queued: "slashed",
   idle_launch: "upright",
   idle_sync: "crossed",
@@ -38,6 +39,16 @@ const PATTERNS = {
   idle_memory: "checked",
   idle_api: "level",
   idle_host: "striped",
+  exposed_host: "striped",
+  exposed_waits_for_it: "crossed",
+  exposed_launch: "upright",
+  exposed_same_stream: "hatched",
+  exposed_launched_late: "checked",
+  exposed_waited_itself: "level",
+  exposed_other: "dotted",
+  exposed_queue: "slashed",
+  exposed_copy_engine: "level",
+  exposed_end: "dotted",
 };
 
 // Paths of SVG for the lines of a pattern in a tile of 8 by 8 pixels.
@@ -65,7 +76,7 @@ export const SERIES_COLOURS = 10; // of kernel names or families; one more stand
 export const palette = { fill: [], ink: [], pattern: [], pixel: [], css: null, known: new Map() };
 
 export function lookWord(look) {
-  return LOOK_WORDS[look] ?? "idle: " + look.slice(5).replace("_", " ");
+  return LOOK_WORDS[look] ?? look.replace("_", ": ").replaceAll("_", " ");
 }
 
 export function patternName(look) {
@@ -93,9 +104,9 @@ export function partsBar(name, parts, figure, tip = figure) {
 }
 
 // An entry of the list of parts under bars.
-export function partItem(look, word, figure, { title = "", more = "" } = {}) {
+export function partItem(look, word, figure = "", { title = "", more = "" } = {}) {
   const soft = more ? el("span.soft", more) : null;
-  return el("li", { title: title || null }, swatch(look), el("span", word), el("b", figure), soft);
+  return el("li", { title: title || null }, swatch(look), el("span", word), figure ? el("b", figure) : null, soft);
 }
 
 export function cssColour(name) {

@@ -206,7 +206,7 @@ function drawSummary(context, box, marks, i, left, wide) {
 
 function markText(kind, marks, i, several) {
   if (several > 1) return `${countText(several)} events`;
-  if (kind === "idle") return lookWord(page.looks[marks.look[i]]).slice(6);
+  if (kind === "idle" || kind === "exposed") return lookWord(page.looks[marks.look[i]]).split(": ")[1];
   return page.names[marks.name[i]] ?? "";
 }
 

@@ -35,6 +35,8 @@ function markAt(item, x, y) {
   return best === null ? null : { item, lane: item.lanes[place], marks, i: best, bin: source.bin };
 }
 
+const BY_CAUSE = ["idle", "exposed"]; // kinds of rows
+
 export function detailRows({ item, marks, i }) {
   const length = marks.end[i] - marks.start[i],
     look = page.looks[marks.look[i]];
@@ -60,7 +62,9 @@ export function detailRows({ item, marks, i }) {
   if (item.kind === "idle")
     for (const cause of Object.keys(page.cause_words))
       if (marks[cause]?.[i]) rows.push([page.cause_words[cause], duration(marks[cause][i])]);
-  if (item.label && item.kind !== "idle") rows.push([item.kind === "stream" ? "stream" : "row", item.label]);
+  if (marks.exposed?.[i]) rows.push(["exposed", page.names[marks.exposed[i] - 1]]);
+  if (marks.awaited?.[i]) rows.push(["which waits for", page.names[marks.awaited[i] - 1]]);
+  if (item.label && !BY_CAUSE.includes(item.kind)) rows.push([item.kind === "stream" ? "stream" : "row", item.label]);
   if (marks.correlation?.[i]) rows.push(["correlation", String(marks.correlation[i])]);
   if (marks.stack?.[i]) rows.push(["stack", stackText(marks.stack[i])]);
   return rows;
@@ -85,7 +89,7 @@ export function factValue(text) {
 
 export function headline({ item, marks, i }) {
   const name = page.names[marks.name[i]] ?? "";
-  if (item.kind === "idle") return name ? `idle until ${name}` : "idle";
+  if (BY_CAUSE.includes(item.kind)) return name ? `${item.kind} until ${name}` : item.kind;
   return eventCount(marks, i) > 1 ? `longest: ${name}` : name;
 }
 

@@ -34,7 +34,8 @@ function fillGroupLabel(made, group, changed) {
     group.folded = !group.folded;
     changed();
   });
-  made.append(button, el("span", { class: "soft", text: group.note, title: group.note }));
+  made.title = group.note;
+  made.append(button);
   makeMovable(made, button, board.groups, () => group, changed);
 }
 
@@ -43,21 +44,22 @@ function fillMoreLabel(made, { group, more }, changed) {
     hidden = more.length - quiet,
     unused = more.every((row) => row.more === !row.lanes.length);
   const words = [
-    hidden && (unused ? `${hidden} unused stream${hidden > 1 ? "s" : ""}` : `${hidden} more or hidden`),
-    quiet && `${quiet} without events in view`,
+    hidden && (unused ? `${hidden} unused stream${hidden > 1 ? "s" : ""}` : `${hidden} hidden`),
+    quiet && `${quiet} empty here`,
   ];
   const text = group.all ? "fold" : "+ " + words.filter(Boolean).join(", ");
   const flip = () => {
     group.all = !group.all;
     changed();
   };
-  made.append(actionButton(text, { "data-fold": "m" + group.number, "aria-expanded": String(group.all) }, flip));
+  const title = "Rows that are hidden, or without events in view";
+  made.append(actionButton(text, { title, "data-fold": "m" + group.number, "aria-expanded": String(group.all) }, flip));
 }
 
 function fillRowLabel(made, row, changed) {
   made.classList.toggle("lit", Boolean(view.lit?.rows.includes(row.id)));
   made.title = [row.label, row.note].filter(Boolean).join(", ");
-  const note = row.counter ? highestText(row) : row.note;
+  const note = row.counter ? highestText(row) : ""; // others are in the title
   const heads = isHead(row) && row.group.rows.some((one) => one.owner === row.owner && one !== row);
   const name = heads
     ? ownerButton(row, changed)

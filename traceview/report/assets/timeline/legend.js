@@ -17,9 +17,13 @@ export function startLegend() {
     ...["class", "name", "family"].map((by) => el("option", { value: by, text: by === "name" ? "kernel name" : by })),
   );
   byId("legend").replaceChildren(
-    el("label", "Colour by ", menu),
-    el("span", { class: "legend", id: "legend-items" }),
-    actionButton("Show all", { id: "legend-all", hidden: true }, () => isolate(null)),
+    el("summary", "Legend"),
+    el(
+      "div.legend",
+      el("label", "Colour by ", menu),
+      el("span", { class: "legend", id: "legend-items" }),
+      actionButton("Show all", { id: "legend-all", hidden: true }, () => isolate(null)),
+    ),
   );
   fillLegend();
 }

@@ -1,12 +1,12 @@
-// Saves the timeline as a PNG file.
+// The timeline as a picture: a PNG file, or for paper.
 import { queryAll, byId, context2d, el } from "../core/dom.js";
 import { fileName, save } from "../core/export.js";
 import { page } from "../core/page.js";
 import { cssColour } from "../core/palette.js";
 import { view } from "./state.js";
 
-// Draws the visible labels, axis and marks under the same heading as a chart.
-async function saveTimeline() {
+// The visible labels, axis and marks under the same heading as a chart.
+export function timelinePicture() {
   const ratio = devicePixelRatio || 1,
     side = byId("labels").offsetWidth,
     top = 56,
@@ -30,13 +30,14 @@ async function saveTimeline() {
   pen.drawImage(byId("axis", HTMLCanvasElement), side, top, view.width, axis);
   pen.drawImage(byId("canvas", HTMLCanvasElement), side, top + axis, view.width, view.height);
   for (const { text, middle } of labelsInSight()) write(text, 10, top + axis + middle, "12px", "--ink", side - 16);
-  save(fileName("timeline", "png"), await new Promise((resolve) => canvas.toBlob(resolve, "image/png")));
+  return canvas;
 }
 
 function labelsInSight() {
   const above = byId("scroll").getBoundingClientRect().top;
   const words = (label) =>
     [...label.children]
+      .filter((one) => !one.matches(".tools"))
       .map((one) => one.textContent.trim())
       .filter(Boolean)
       .join("  ");
@@ -49,5 +50,7 @@ function labelsInSight() {
 }
 
 export function watchExport() {
-  byId("timeline-png").addEventListener("click", saveTimeline);
+  byId("timeline-png").addEventListener("click", () => {
+    timelinePicture().toBlob((blob) => save(fileName("timeline", "png"), blob), "image/png");
+  });
 }

@@ -24,7 +24,7 @@ function momentAt(event) {
 export function watchPointer() {
   const stage = byId("stage");
   watchWheel(byId("frame"), onWheel, (held) => {
-    byId("corner").textContent = held ? "wheel zooms · drag pans" : "Ctrl + wheel zooms";
+    byId("corner").textContent = held ? "wheel zooms · drag pans" : "";
   });
   stage.addEventListener("dblclick", (event) => (hitAt(event) ? fitSelected() : fit()));
   byId("axis").addEventListener("click", (event) => {

@@ -34,6 +34,7 @@ const ROW_WORDS = {
   ruler: "iterations",
   overlap: "work",
   idle: "idle gaps",
+  exposed: "exposed copies and communication",
   counter: "counter",
   stream: "stream",
   call: "api calls cuda",
@@ -42,7 +43,7 @@ const ROW_WORDS = {
   projected: "nvtx ranges on the gpu",
 };
 
-const STAYING = ["ruler", "overlap", "idle"]; // kinds of rows that show without events, too
+const STAYING = ["ruler", "overlap", "idle", "exposed"]; // kinds of rows that show without events, too
 
 // Finds the rows without events in view, which fold away. Returns whether they are others than before.
 export function findQuiet() {

@@ -3,7 +3,7 @@ import { byId, context2d } from "../core/dom.js";
 import { page } from "../core/page.js";
 import { readPalette } from "../core/palette.js";
 import { shifted, zoomed } from "../core/span.js";
-import { duration, momentText } from "../core/words.js";
+import { duration } from "../core/words.js";
 import { drawAxis } from "./axis.js";
 import { drawRows } from "./draw.js";
 import { showLabels } from "./labels.js";
@@ -71,7 +71,7 @@ export function schedule() {
   });
 }
 
-export function redraw() {
+function redraw() {
   const ratio = devicePixelRatio || 1,
     began = performance.now();
   const context = context2d(byId("canvas", HTMLCanvasElement));
@@ -79,7 +79,7 @@ export function redraw() {
   drawRows(context, { ...view, top: byId("scroll").scrollTop });
   drawAxis();
   drawAreaBars();
-  byId("range").textContent = `${duration(view.to - view.from)} from ${momentText(Math.max(0, view.from))}`;
+  byId("range").textContent = duration(view.to - view.from);
   view.frames++;
   view.took = performance.now() - began;
   for (const action of afterRedraw) action();

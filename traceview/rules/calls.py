@@ -1,0 +1,290 @@
+"""Rules on CUDA calls that keep the GPU idle: synchronizations, allocations, and slow calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import polars as pl
+
+from traceview.intervals import Coverage, Intervals, Times
+from traceview.measure.shared_work import calls_during, launch_rows
+from traceview.model.analysis import NotMeasured
+from traceview.model.trace import Window, names_match
+from traceview.model.units import duration, quantity, verb
+from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture, once_per_capture
+from traceview.pricing.ledger import GapClaim
+from traceview.pricing.texts import join_words
+from traceview.rules.launches import MAX_SHORT_GAP
+
+MAX_RESTART = 1_000_000  # ns; a host that takes longer to launch again is busy with something else: `host_bound`
+MIN_CALLS = 10  # fewest calls that count in a capture without iterations
+
+
+def synchronize(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft]:
+    """The host synchronizes with the GPU in every iteration.
+
+    Symptom: cudaStreamSynchronize, cudaDeviceSynchronize or cudaEventSynchronize at least once in each step; the GPU
+    runs out of work and restarts.
+    Cause: `loss.item()`, `print(tensor)`, `.cpu()`, `torch.cuda.synchronize()`, `if tensor > x`, boolean indexing.
+    Remedy: keep the value on the device, read it every N steps, or use a non-blocking copy and an event.
+
+    Claims the idle cause `sync`, and after the return of each wait the causes `launch`, `api` and `host`, together at
+    most the cost of the calls (docs/definitions.md "Synchronization"), not the time for which they block.
+    """
+    calls = calls_of_device(capture, device, "sync")
+    count = len(calls)
+    if count < 2 or count < (capture.counted / 2 if capture.counted else MIN_CALLS):
+        return
+    values = {
+        "count": quantity(count, "synchronization"),
+        "per_iteration": capture.per_iteration(count),
+        "range": _main_range(capture, calls),
+        "calls": join_words([f"{each:,} {name}" for name, each in count_names(calls)]),
+        "blocked": duration(int(calls["blocked"].sum())),
+        "waited": duration(int(calls["waited"].sum())),
+    }
+    claims = (GapClaim(("sync",), device.steady_gaps), restart_claim(device, calls))
+    yield FindingDraft("synchronize", device, claims, values, at_most=total_cost(calls))
+
+
+def _main_range(capture: MeasuredCapture, calls: pl.DataFrame) -> str:
+    """Return " (mostly in `sync`)", the range with most of the calls, or ""."""
+    ranges = capture.ranges_at(calls["thread"].cast(pl.Int64).to_numpy(), calls["start"].to_numpy())
+    names, which = capture.range_names(ranges[ranges >= 0])
+    counts = np.bincount(which, minlength=1)
+    return f" (mostly in `{names[counts.argmax()]}`)" if 2 * counts.max() > len(calls) else ""
+
+
+def calls_of_device(capture: MeasuredCapture, device: GpuWork, kind: str) -> pl.DataFrame:
+    """Return the blocking calls of a kind (rows of SyncUse.frame) of the device's processes in its steady time.
+
+    `kind` is "sync" or "implicit_sync".
+    """
+    return _calls_of_processes(capture, device.process_ids, device.steady, kind)
+
+
+@once_per_capture
+def _calls_of_processes(
+    capture: MeasuredCapture, processes: tuple[int, ...], steady: Window, kind: str
+) -> pl.DataFrame:
+    frame: pl.DataFrame = getattr(capture.host, kind).frame
+    return frame.filter(
+        pl.col("process").is_in(processes) & (pl.col("end") > steady.start) & (pl.col("start") < steady.end)
+    )
+
+
+def count_names(calls: pl.DataFrame) -> list[tuple[str, int]]:
+    """Return the names of calls and how often each occurs, the most frequent first."""
+    counts = calls["name"].cast(pl.String).value_counts()
+    return counts.sort("count", "name", descending=[True, False]).rows()
+
+
+def total_cost(calls: pl.DataFrame) -> int:
+    """Return the cost of blocking calls, in ns."""
+    return int(calls["cost"].sum())
+
+
+def restart_claim(device: GpuWork, calls: pl.DataFrame) -> GapClaim:
+    """Return the claim on the restart gaps of blocking calls, each at most its share of their cost and MAX_RESTART."""
+    ns: Times = np.maximum((calls["cost"] - calls["idle_in_wait"]).to_numpy(), 0)
+    gap = device.gaps_at(calls["returned"].to_numpy())
+    chosen = np.flatnonzero((ns > 0) & (gap >= device.steady_gaps.start) & (gap < device.steady_gaps.stop))
+    rows, which = np.unique(gap[chosen], return_inverse=True)
+    limits = np.zeros(len(rows), np.int64)
+    np.add.at(limits, which, ns[chosen])
+    return GapClaim(("host", "launch", "api"), rows, np.minimum(limits, MAX_RESTART))
+
+
+MAX_NAMES = 3
+MOSTLY = 0.5
+PINS = r"^(?:cuda|cu|hip)(?:Mem)?(?:HostAlloc|AllocHost|MallocHost|FreeHost|Host(?:Un)?[Rr]egister)"
+
+
+def allocation(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft]:
+    """Memory is allocated or freed inside the loop.
+
+    Symptom: cudaMalloc, cudaFree, cudaHostAlloc, cuMemMap, cudaHostRegister or similar calls inside iterations; idle
+    time with the cause `memory`.
+    Cause: a caching allocator that grows or fragments, `torch.cuda.empty_cache()` in the loop, or pinned buffers
+    allocated for each batch. cudaMalloc and cudaFree also wait for the GPU, and launches of all threads for a long
+    call.
+    Remedy: allocate before the loop and let the caching allocator keep its memory.
+
+    Claims the idle cause `memory` of the steady gaps (of all gaps in a capture without iterations) and the restart gaps
+    of the calls, at most the cost of implicitly synchronizing calls. A call that only queues its work, such as
+    cudaMallocAsync, costs at most its length.
+    """
+    calls = _memory_calls(capture, device.process_ids, device.steady)
+    if calls.is_empty():
+        return
+    count, names = len(calls), count_names(calls)
+    other = "" if _on_waiting_threads(device, calls) else " of another thread"
+    listed = join_words([f"{each:,} {name}" for name, each in names[:MAX_NAMES]]) + other
+    values = {
+        "count": listed if len(names) == 1 else quantity(count, "allocation or free", "allocations and frees"),
+        "keep": verb(count, "keep"),
+        "where": "inside the iterations" if capture.counted else "in the capture",
+        "per_iteration": capture.per_iteration(count),
+        "names": "" if len(names) == 1 else f" ({listed})",
+    }
+    length = calls["end"] - calls["start"]
+    pinned = int(length.filter(names_match(calls["name"], PINS)).sum()) > MOSTLY * int(length.sum())
+    implicit = calls_of_device(capture, device, "implicit_sync")
+    restarts = restart_claim(device, implicit.filter(pl.col("api").is_in(calls["row"].implode())))
+    queued = calls.filter(~pl.col("implicit"))
+    yield FindingDraft(
+        "allocation",
+        device,
+        (GapClaim(("memory",), device.steady_gaps), restarts),
+        values,
+        "locked" if other else "pinned" if pinned else "",
+        at_most=total_cost(implicit) + int((queued["end"] - queued["start"]).sum()),
+        same_everywhere=True,
+    )
+
+
+def _on_waiting_threads(device: GpuWork, calls: pl.DataFrame) -> bool:
+    """Return whether a thread makes these calls for which the GPU waits where memory is the cause."""
+    waiting = device.gap_thread[device.gaps.frame["memory"].to_numpy() > 0]
+    return calls["thread"].is_in(np.unique(waiting).tolist()).any()
+
+
+@once_per_capture
+def _memory_calls(capture: MeasuredCapture, processes: tuple[int, ...], steady: Window) -> pl.DataFrame:
+    """Return the memory calls of processes that start in the steady time; `row` is that of Trace.api."""
+    return (
+        capture.trace.api.lazy()
+        .with_row_index("row")
+        .filter(
+            (pl.col("role") == "memory")
+            & pl.col("start").is_between(steady.start, steady.end, closed="left")
+            & pl.col("process").is_in(processes)
+        )
+        .select(pl.col("row").cast(pl.Int64), "start", "end", "name", "thread", "implicit")
+        .collect()
+    )
+
+
+MAX_LAUNCH = 60_000  # ns; a launch with the work of its framework takes 5 to 60 us (rules/launches.py)
+LAUNCHING, BLOCKING = ("launch", "api"), ("sync", "blocking_copy", "memory")
+CALL_CAUSES = LAUNCHING + BLOCKING
+# The case of the texts by the name of the call that takes most of the time.
+CASES = (
+    (re.compile(r"Graphics(?:Unm|M)ap"), "graphics"),
+    (re.compile("Launch|Memset"), "launch"),
+    (re.compile("Memcpy"), "copy"),
+)
+
+
+def slow_calls(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft]:
+    """The GPU waits for CUDA calls that no other rule explains.
+
+    Symptom: idle time with the causes `launch`, `api`, `sync`, `blocking_copy` or `memory` that is left, in gaps that
+    are too long for launch-bound.
+    Cause: the call that takes most of this time names it. The first launch of a kernel loads its module; other launches
+    wait for a lock of the driver, for a full queue or for a CPU. Calls create streams and events, or wait for graphics.
+    Remedy: warm up before measuring, make calls once and before the loop. A remedy for a loop is for calls of a loop.
+
+    Claims these idle causes of the steady gaps; of blocking calls at most their cost.
+    """
+    if not any(device.gaps.causes[cause] for cause in CALL_CAUSES):
+        return
+    steady = device.steady_gaps
+    blocking = sum(total_cost(calls_of_device(capture, device, kind)) for kind in ("sync", "implicit_sync"))
+    launching = sum(device.use.gaps.causes[cause] for cause in LAUNCHING)
+    calls = _calls_in_gaps(capture, device)
+    main = _longest(calls)
+    yield FindingDraft(
+        "slow_calls",
+        device,
+        (GapClaim(LAUNCHING, steady), GapClaim(BLOCKING, steady)),
+        {"calls": _words(calls, main)},
+        _case(capture, main),
+        at_most=launching + blocking,
+    )
+
+
+def _calls_in_gaps(capture: MeasuredCapture, device: GpuWork) -> pl.DataFrame:
+    """Return the calls (row, start, name) in the long steady gaps that wait for their threads, and their ns in these.
+
+    Of calls that block or allocate, which other rules explain, those that launch count. Without long gaps all count.
+    """
+    first, stop = device.steady_gaps.start, device.steady_gaps.stop
+    rows = np.flatnonzero((device.gap_end - device.gap_start)[first:stop] > MAX_SHORT_GAP) + first
+    causes = device.gaps.frame.select("memory", "launch", "api")[rows]
+    rows = rows[(causes["memory"] <= causes["launch"] + causes["api"]).to_numpy()]  # else another thread has the lock
+    rows = rows if len(rows) else np.arange(first, stop)
+    start, end, waiting = device.gap_start[rows], device.gap_end[rows], device.gap_thread[rows]
+    ending = device.gap_operation[rows]
+    launches = capture.trace.operations["launch"].gather(ending[ending >= 0]).drop_nulls()
+    during = calls_during(capture.trace.api, Intervals(start, end))
+    calls = (
+        capture.trace.api[during]
+        .with_columns(row=pl.Series(during, dtype=pl.Int32))
+        .filter(
+            pl.col("start").is_between(device.steady.start, device.steady.end, closed="left"),
+            pl.col("thread").is_in(np.unique(waiting).tolist()),
+            (pl.col("role") == "api") | pl.col("row").is_in(launches.implode()),
+        )
+    )
+    ns = np.zeros(len(calls), np.int64)
+    for thread in calls["thread"].unique().to_list():
+        own, gaps = np.flatnonzero((calls["thread"] == thread).to_numpy()), waiting == thread
+        times = Coverage.from_union(Intervals(start[gaps], end[gaps]))
+        ns[own] = times.length_between(calls["start"].to_numpy()[own], calls["end"].to_numpy()[own])
+    return calls.select("row", "start", pl.col("name").cast(pl.String), pl.Series("ns", ns)).filter(pl.col("ns") > 0)
+
+
+def _longest(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls of the name that takes most of the time."""
+    sums = calls.group_by("name").agg(pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
+    return calls.join(sums.head(1), on="name", how="semi")
+
+
+def _total(calls: pl.DataFrame) -> int:
+    return int(calls["ns"].sum())
+
+
+def _words(calls: pl.DataFrame, main: pl.DataFrame) -> str:
+    """Return the calls that take most of the time, as ", mostly 128 cudaStreamCreateWithPriority"; "" without any."""
+    if main.is_empty():
+        return ""
+    most = "mostly" if _total(main) > MOSTLY * _total(calls) else "above all"
+    return f", {most} {len(main):,} {main['name'][0]}"
+
+
+def _case(capture: MeasuredCapture, main: pl.DataFrame) -> str:
+    """Return the case of the texts: whether the main call is a first launch, a launch, or one of a loop."""
+    if main.is_empty():
+        return "once"
+    case = next((case for pattern, case in CASES if pattern.search(main["name"][0])), "")
+    if case == "launch":
+        loading = main.filter(pl.col("row").is_in(_first_launches(capture)))
+        return (
+            "first"
+            if _total(loading) > MOSTLY * _total(main)
+            else "late"
+            if _total(main) > MAX_LAUNCH * len(main)
+            else "launch"
+        )
+    return case if case or _repeat(capture, main) else "once"
+
+
+@once_per_capture
+def _first_launches(capture: MeasuredCapture) -> list[int]:
+    """Return the calls that launch each shape of kernels first."""
+    shape, first = capture.trace.operations["shape"].to_numpy(), np.zeros(len(capture.trace.shapes), np.intp)
+    first[shape[::-1]] = np.arange(len(shape))[::-1]  # the first of each is written last
+    calls: list[int] = np.unique(launch_rows(capture.trace.operations)[first]).tolist()
+    return calls
+
+
+def _repeat(capture: MeasuredCapture, calls: pl.DataFrame) -> bool:
+    """Return whether most counted iterations have such a call."""
+    iterations = capture.analysis.iterations
+    if isinstance(iterations, NotMeasured) or not capture.counted:
+        return False
+    begin = np.array([each.start_ns for each in iterations.per_iteration], np.int64)
+    return len(np.unique(np.searchsorted(begin, calls["start"].to_numpy(), side="right"))) >= MOSTLY * capture.counted
