@@ -82,6 +82,7 @@ docs: $(VENV)/installed-docs
 	sed "s#](docs/#](#g" CHANGELOG.md > docs/changelog.md
 	$(BIN)/zensical build --strict
 	@echo "Open it in any browser:   file://$(CURDIR)/out/docs/index.html"
+	@echo "Its search needs a server: $(PYTHON) -m http.server --directory out/docs"
 
 dist: $(VENV)/installed-dist
 	rm -rf dist

@@ -45,6 +45,16 @@ def repeat_capture(report: Path, times: int, out: Path) -> None:
         half_written.unlink(missing_ok=True)
 
 
+def repeated_sample(times: int) -> Path:
+    """Return the capture with samples/dual.sqlite repeated `times` times; create it in benchmarks/data if missing."""
+    here = Path(__file__).resolve().parent
+    report = here / "data" / f"dual_x{times}.sqlite"
+    if not report.exists():
+        report.parent.mkdir(exist_ok=True)
+        repeat_capture(here.parent / "samples" / "dual.sqlite", times, report)
+    return report
+
+
 def _repeat_in_place(copy: Path, times: int) -> None:
     export = sqlite3.connect(copy)
     export.execute("PRAGMA journal_mode = OFF")

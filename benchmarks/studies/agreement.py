@@ -119,16 +119,16 @@ def diagnose(folder: Path, names: Sequence[str]) -> None:
     """Diagnose each program."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, name, flags in chosen(names):
-        words = [sys.executable, "-m", "instrument.diagnose", *flags, "--iterations", "4", "--warm-up", "2"]
+        words = [sys.executable, "-m", "instrument.diagnose", *flags, "--iterations", "10", "--warm-up", "3"]
         done = subprocess.run([*words, "--json", str(folder / f"{number}.json")], capture_output=True, text=True)
         print(name, done.returncode, done.stderr[-300:] if done.returncode else "", flush=True)
 
 
 def capture(folder: Path, names: Sequence[str], nsys: str) -> None:
-    """Capture ten steps of each program."""
+    """Capture twenty steps of each program, after its workers' first batches are used up."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, name, flags in chosen(names):
-        train = [sys.executable, "-m", "instrument.train", *flags, "--steps", "30", "--capture", "20:30"]
+        train = [sys.executable, "-m", "instrument.train", *flags, "--steps", "80", "--capture", "60:80"]
         words = [
             nsys,
             "profile",

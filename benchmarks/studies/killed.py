@@ -27,11 +27,11 @@ EVERY = 5  # steps between checkpoints
 TIMEOUT_S = 300
 
 
-def losses(path: Path) -> dict[int, float]:
-    """Return the loss of each step in the records of a run."""
+def losses(path: Path, since: float = 0.0) -> dict[int, float]:
+    """Return the loss of each step in the records of a run that were written after the time `since`."""
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     rows = [json.loads(line) for line in lines if line.endswith("\n")]
-    return {row["step"]: row["loss"] for row in rows if row.get("loss") is not None}
+    return {row["step"]: row["loss"] for row in rows if row.get("loss") is not None and row["time"] > since}
 
 
 def started(folder: Path, processes: int, steps: int, flags: Iterable[str]) -> subprocess.Popen[bytes]:
@@ -61,9 +61,9 @@ def finished(process: subprocess.Popen[bytes], folder: Path) -> None:
 
 
 def kill_after(process: subprocess.Popen[bytes], folder: Path, step: int) -> None:
-    """Kill a run once it has recorded `step`."""
-    end = time.monotonic() + TIMEOUT_S
-    while max(losses(folder / "run.jsonl"), default=-1) < step:
+    """Kill a run once it has recorded `step` itself: records of the run before it may reach further."""
+    begun, end = time.time(), time.monotonic() + TIMEOUT_S
+    while max(losses(folder / "run.jsonl", begun), default=-1) < step:
         if process.poll() is not None or time.monotonic() > end:
             raise RuntimeError((folder / "errors.txt").read_text()[-3000:])
         time.sleep(0.005)

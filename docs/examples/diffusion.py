@@ -35,7 +35,7 @@ class DitBlock(nn.Module):
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(model.width, elementwise_affine=False)
-        self.attention = SelfAttention(model.width, model.heads, model.attention)
+        self.attention = SelfAttention(model.width, model.heads)
         self.mlp_norm = nn.LayerNorm(model.width, elementwise_affine=False)
         self.mlp = Mlp(model.width)
         self.modulation = _zero_init(nn.Linear(model.width, 6 * model.width))
@@ -69,7 +69,7 @@ class TimeEmbedding(nn.Module):
 class Dit(nn.Module):
     """Maps an image, a time and a label to a prediction of the image's shape.
 
-    Width, heads, layers, attention and checkpointing are those of the run.
+    Width, heads, layers and checkpointing are those of the run.
     """
 
     def __init__(self, config: Config) -> None:
