@@ -61,6 +61,12 @@ def test_thread_that_holds_the_lock_is_the_sampled_one() -> None:
     assert owners({1: "<module>", 2: "_bootstrap"}, [(0, 35, 2)]) == {1: 0, 2: None}  # 4 of 9 samples
 
 
+def test_a_thread_is_that_of_one_python_thread() -> None:
+    """Times of the lock that are late by a sample name the thread that held it before."""
+    assert owners({1: "<module>", 2: "_bootstrap"}, [(0, 100, 0)]) == {1: 0, 2: None}
+    assert sorted(owners({2: "_bootstrap", 3: "_bootstrap"}, [(0, 100, 2)]).values(), key=str) == [2, None]
+
+
 def test_only_launching_thread_of_its_kind_is_the_sampled_one() -> None:
     assert owners({1: "<module>", 2: "_bootstrap"}, callers=[0, 3]) == {1: 0, 2: 3}
     assert owners({1: "<module>", 2: "_bootstrap"}, callers=[0, 2, 3]) == {1: 0, 2: None}
@@ -92,6 +98,7 @@ def test_threads_of_a_real_program(nsys: str, tmp_path: Path, monkeypatch: pytes
         owner = threads["thread"].to_list()
         if len(owner) == 2 and [None] not in owner:
             break
+    assert len(owner) == 2 and [None] not in owner, owner
     # The threads are numbered by their first sample, and nsys may take that of the younger one first.
     (main,), (worker,) = sorted(
         owner, key=lambda rows: trace.threads["tid"][rows[0]] != trace.threads["process"][rows[0]]

@@ -332,15 +332,19 @@ def _samples(samples: pl.DataFrame, threads: Threads, known: ThreadEvidence) -> 
     main = groups.filter(pl.col("is_main") > MOSTLY).unique("process", keep="first", maintain_order=True)
     rows = [threads.main_row(process) for process in main["process"].to_list()]
     owners = main.select(*THREAD_KEY, pl.Series("thread", rows, dtype=pl.Int16))
-    owners = pl.concat([owners, _by_lock(columns.join(owners, on=THREAD_KEY, how="anti"), threads, known.held)])
+    others = columns.join(owners, on=THREAD_KEY, how="anti")
+    owners = pl.concat([owners, _by_lock(others, threads, known.held, rows)])
     rest = groups.join(owners, on=THREAD_KEY, how="anti")
     owners = pl.concat([owners, _by_kind(rest, threads, known, owners["thread"].drop_nulls().to_list())])
     numbers = groups.sort(THREAD_KEY).select(THREAD_KEY).with_row_index("python_thread")
     return _typed(columns.join(owners, on=THREAD_KEY, how="left").join(numbers, on=THREAD_KEY))
 
 
-def _by_lock(samples: pl.DataFrame, threads: Threads, held: pl.DataFrame) -> pl.DataFrame:
-    """Return the thread of each Python thread: the one that holds the lock in most samples that hold it."""
+def _by_lock(samples: pl.DataFrame, threads: Threads, held: pl.DataFrame, taken: Sequence[int | None]) -> pl.DataFrame:
+    """Return the thread of each Python thread: the one that holds the lock in most samples that hold it.
+
+    A thread of the system is one Python thread: the main one of its process, or that of most votes.
+    """
     processes = pl.Series(process_ids(threads.global_tid.to_numpy()), dtype=pl.Int32)
     holders = held.select("start", pl.col("end").alias("until"), "thread").with_columns(
         processes.gather(held["thread"].cast(pl.UInt32)).alias("process")
@@ -349,7 +353,9 @@ def _by_lock(samples: pl.DataFrame, threads: Threads, held: pl.DataFrame) -> pl.
     holding = at.join_asof(holders.sort("start"), on="start", by="process", check_sortedness=False)
     votes = holding.filter(pl.col("start") < pl.col("until")).group_by(*THREAD_KEY, "thread").len("votes")
     elected = votes.join(at.group_by(THREAD_KEY).len("all"), on=THREAD_KEY)
-    return elected.filter(pl.col("votes") > MOSTLY * pl.col("all")).select(*THREAD_KEY, pl.col("thread").cast(pl.Int16))
+    elected = elected.filter(pl.col("votes") > MOSTLY * pl.col("all"), ~pl.col("thread").is_in(taken))
+    order = elected.sort("votes", *THREAD_KEY, descending=[True, False, False])
+    return order.unique("thread", keep="first").select(*THREAD_KEY, pl.col("thread").cast(pl.Int16))
 
 
 def _by_kind(groups: pl.DataFrame, threads: Threads, known: ThreadEvidence, taken: list[int]) -> pl.DataFrame:
