@@ -8,6 +8,7 @@ layers something else runs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -126,6 +127,15 @@ def content_length(hashes: Mapping[int, Patterns]) -> int:
     return next((length for most, length in CONTENT.items() if kinds <= most), MIN_CONTENT)
 
 
+@cache
+def _codes() -> NDArray[np.int8]:
+    """Return the random code of each pattern: SKETCH times -1 or 1."""
+    bits = _mix_bits(np.arange(1 << 16, dtype=np.uint64) * FIRST)[:, None] >> np.arange(
+        BITS, BITS + SKETCH, dtype=np.uint64
+    )
+    return (bits & np.uint64(1)).astype(np.int8) * np.int8(2) - np.int8(1)
+
+
 class Contents(NamedTuple):
     """What each stretch of a sequence contains, as sums of random codes, one code for each pattern.
 
@@ -140,12 +150,8 @@ class Contents(NamedTuple):
     def from_hashes(cls, hashes: Mapping[int, Patterns], length: int) -> Contents:
         """Add up the codes of the patterns of `length` launches."""
         values = hashes[min(length, max(hashes))]
-        bits = _mix_bits(np.arange(1 << 16, dtype=np.uint64) * FIRST)[:, None] >> np.arange(
-            BITS, BITS + SKETCH, dtype=np.uint64
-        )
-        codes = (bits & np.uint64(1)).astype(np.int32) * 2 - 1
         running = np.zeros((len(hashes[1]) + 1, SKETCH), np.int32)
-        np.cumsum(codes[values], axis=0, out=running[1 : len(values) + 1])
+        np.cumsum(_codes()[values], axis=0, out=running[1 : len(values) + 1])
         running[len(values) + 1 :] = running[len(values)]
         return cls(running, values)
 
