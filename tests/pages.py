@@ -8,10 +8,10 @@ from functools import cache
 import polars as pl
 
 from tests.captures import analyzed, sample
-from traceview.engine.model import AnalyzedCapture
-from traceview.engine.page import page_inputs
 from traceview.model.analysis import Analysis, AnalysisOptions
 from traceview.pipeline import analyze, analyze_trace
+from traceview.pipeline.model import AnalyzedCapture
+from traceview.pipeline.page import page_inputs
 from traceview.report.timeline.inputs import PageInputs
 
 KEPT = 6  # analyses; a module of tests uses one or two

@@ -1,6 +1,6 @@
 """The public functions `whatif` and `export`, and what the methods of results do (model/columns.py).
 
-`analyze` and `open_trace` are in pipeline.py, `compare` in comparison/, and `fleet` in ranks/.
+`analyze` and `open_trace` are in pipeline/, `compare` in comparison/, and `fleet` in ranks/.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import polars as pl
 
 from traceview.captures.export import FORMATS, check_output, collect, write
 from traceview.captures.export.tables import declared_frame
-from traceview.engine.page import page_inputs
 from traceview.errors import RequestError
 from traceview.measure.event_tables import EVENT_TABLES, ITERATIONS, event_table, iterations_table
 from traceview.model.analysis import Analysis, NotMeasured
@@ -24,6 +23,7 @@ from traceview.model.trace import Trace
 from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.model.whatif import WhatIf
 from traceview.pipeline import TimeWindow, analyze, analyze_trace, check_window, narrowed_trace, open_trace
+from traceview.pipeline.page import page_inputs
 from traceview.ranks.merged_trace import with_answers
 from traceview.replay import prediction
 from traceview.replay.changes import ranks as data_parallel

@@ -19,7 +19,7 @@ from traceview.measure.nvtx import project_operations
 from traceview.measure.places import Places, locate_operations
 from traceview.model.analysis import DeviceFigures, DeviceUse, Iterations
 from traceview.model.trace import CLASSES, ROLES, Trace, Window
-from traceview.pricing.accounts import steady_use
+from traceview.pipeline.findings import steady_use
 
 MS = 1_000_000
 

@@ -13,7 +13,7 @@ from tests.captures import analyzed, sample
 from tests.cli.command import Command
 from traceview import analyze
 from traceview.errors import NotAnExportError, NotFoundError, RequestError
-from traceview.read.ncu import COMPUTE, MEMORY, read_ncu
+from traceview.normalise.limiters import COMPUTE, MEMORY, read_ncu
 
 NSYS = "trainer/serial.sqlite"
 OPENACC = "openacc/heat_as_2024.2.sqlite"  # one kernel takes most of its time

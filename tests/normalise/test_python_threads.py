@@ -61,7 +61,7 @@ def test_thread_that_holds_the_lock_is_the_sampled_one() -> None:
     assert owners({1: "<module>", 2: "_bootstrap"}, [(0, 35, 2)]) == {1: 0, 2: None}  # 4 of 9 samples
 
 
-def test_a_thread_is_that_of_one_python_thread() -> None:
+def test_threads_of_the_system_belong_to_one_python_thread() -> None:
     """Times of the lock that are late by a sample name the thread that held it before."""
     assert owners({1: "<module>", 2: "_bootstrap"}, [(0, 100, 0)]) == {1: 0, 2: None}
     assert sorted(owners({2: "_bootstrap", 3: "_bootstrap"}, [(0, 100, 2)]).values(), key=str) == [2, None]

@@ -16,7 +16,7 @@ from traceview.intervals import Intervals, Times
 from traceview.measure.activity import Copies, device_activity
 from traceview.model.analysis import CAUSES, Gaps
 from traceview.model.trace import Window
-from traceview.pricing.accounts import exposed_work
+from traceview.pipeline.findings import exposed_work
 from traceview.pricing.ledger import Claim, GapClaim, Grant, Ledger, TimeClaim
 
 KEYS = ("communication", "h2d pinned", "memset")

@@ -78,8 +78,8 @@ def test_long_dictionary_texts_take_little_memory(tmp_path: Path, suffix: str) -
 
 @pytest.mark.parametrize(("suffix", "compression"), [(".parquet", "zstd"), (".arrow", "zstd")])
 def test_tables_above_the_limit(tmp_path: Path, suffix: str, compression: str) -> None:
-    """900 MB of different names that take less than a megabyte."""
-    texts = pl.Series("value", [f"{row:08}{'x' * MEGABYTE}" for row in range(900)])
+    """600 MB of different names that take less than a megabyte."""
+    texts = pl.Series("value", [f"{row:08}{'x' * MEGABYTE}" for row in range(600)])
     folder = folder_with(tmp_path, suffix, texts, compression=compression)
     assert (folder / f"StringIds{suffix}").stat().st_size < MEGABYTE
     code, memory, message = peak("analyze", folder, "--no-html", "--max-decoded", "200MB")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traceview.captures.redact.names import LETTERS, HiddenNames, hidden_kernels, kept_words
+from traceview.captures.redact import LETTERS, HiddenNames, hidden_kernels, kept_words
 from traceview.measure import nvtx, places, rates, storms
 from traceview.measure.kernels.families import KernelKind, kernel_kind, kind_words, stated_kind
 from traceview.model.names import COMMUNICATION, loading_words

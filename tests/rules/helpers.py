@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import polars as pl
 
-from traceview.engine.findings import capture_for_rules, find
-from traceview.engine.measure import TraceWork
 from traceview.model.analysis import Analysis
 from traceview.model.findings import Finding
 from traceview.model.program import Program
 from traceview.model.trace import API, OPERATIONS, Note, Trace
 from traceview.pipeline import analyze
+from traceview.pipeline.findings import capture_for_rules, find
+from traceview.pipeline.measure import TraceWork
 from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture, Rule
 from traceview.pricing.texts import PLACEHOLDER
 

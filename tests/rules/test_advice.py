@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from tests.captures import ALL, SAMPLES, analyzed, sample, shared
-from traceview.engine.findings import find
-from traceview.engine.measure import TraceWork
 from traceview.errors import NoGpuWorkError
 from traceview.model.analysis import Analysis
 from traceview.model.program import KINDS, PLAIN_CUDA, Program, capture_advice
+from traceview.pipeline.findings import find
+from traceview.pipeline.measure import TraceWork
 from traceview.pricing.texts import FOLDER, FindingTexts, is_lacking, read_entry, texts_for
 from traceview.pricing.texts import KINDS as TEXT_KINDS
 from traceview.replay.changes import CHANGES, GraphChange

@@ -16,7 +16,7 @@ from traceview.errors import RequestError
 from traceview.report.files import refuse_link
 
 if TYPE_CHECKING:
-    from traceview.engine.model import AnalyzedCapture
+    from traceview.pipeline.model import AnalyzedCapture
 
 
 @command(
@@ -132,8 +132,8 @@ def analyze(
 
 def _to_html(capture: AnalyzedCapture, detail: int | None) -> str:
     """Return the page; print a warning where it exceeds --detail."""
-    from traceview.engine.page import page_inputs
     from traceview.model.units import size
+    from traceview.pipeline.page import page_inputs
     from traceview.report.analysis.page import DETAIL, render
 
     html = render(page_inputs(capture), DETAIL if detail is None else detail)

@@ -91,7 +91,7 @@ def whatif(
             print_out(render_bounds(analysis, result, screen()))
         return
     if html_path is not None:
-        from traceview.engine.page import page_inputs
+        from traceview.pipeline.page import page_inputs
         from traceview.report.analysis.page import render as render_page
 
         write_text(html_path, render_page(page_inputs(capture), whatif=result))

@@ -5,7 +5,7 @@ The page also shows events around the iteration with the median length of each c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,11 +26,10 @@ from traceview.comparison.change import (
     ratio_interval,
     time_shape,
 )
-from traceview.comparison.document import AnalysisDocument, Analyzed, read_document, with_unprofiled
+from traceview.comparison.document import AnalysisDocument, Analyzed, DocumentFinding, read_document, with_unprofiled
 from traceview.comparison.kernels import LineSamples, iteration_work, kernel_changes, line_changes, sample_lines
 from traceview.comparison.notes import comparison_notes, difference_notes
 from traceview.comparison.overlap import OverlapSample, overlap_changes, sample_overlap
-from traceview.comparison.predicted import predicted_time, with_result
 from traceview.comparison.sample import (
     COUNTS,
     HOST_FIGURES,
@@ -44,7 +43,7 @@ from traceview.comparison.sample import (
 )
 from traceview.errors import RequestError
 from traceview.measure.iterations.times import IterationTimes
-from traceview.model.analysis import Analysis, Iterations, IterationSummary
+from traceview.model.analysis import Analysis, Iterations, IterationSummary, NotMeasured
 from traceview.model.comparison import (
     CaptureDifference,
     ComparedCapture,
@@ -52,12 +51,14 @@ from traceview.model.comparison import (
     FigureChange,
     IterationTimeline,
     IterationWork,
+    PredictedTime,
 )
 from traceview.model.frozen import dataclass
 from traceview.model.trace import Trace, Window
 from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.pipeline import Progress, analyze
 from traceview.read.formats import is_document
+from traceview.replay.prediction import predict
 
 __all__ = ["compare", "compare_analyses"]
 
@@ -366,3 +367,51 @@ def _unprofiled_ratio(before: ComparedCapture, after: ComparedCapture, work: Ite
 
 def _ratio(after: int, before: int) -> float | None:
     return max(0, after) / before if before else None
+
+
+def predicted_time(report: Analyzed, changes: Sequence[str]) -> PredictedTime:
+    """Return the time of an iteration after changes that are made together.
+
+    Raises RequestError if a change is unknown or does not apply, if the capture has no iterations, and if a document
+    does not hold the prediction.
+    """
+    iterations = report.iterations
+    if isinstance(iterations, NotMeasured):
+        raise RequestError(f"{report.info.file}: --change needs iterations: {iterations.reason}")
+    if isinstance(report, AnalysisDocument):
+        return _time_in_document(report, iterations, changes)
+    # The captures after a change have the profiler, too.
+    captured = replace(report, iterations=replace(iterations, unprofiled=None))
+    made = predict(captured, changes)
+    return PredictedTime(made.change, made.title, iterations.time_ns, made.iteration_ns, made.low_ns, made.high_ns)
+
+
+def _time_in_document(document: AnalysisDocument, iterations: Iterations, changes: Sequence[str]) -> PredictedTime:
+    """Return the prediction that a finding holds."""
+    held = {finding.change: finding for finding in _predicted(document.findings)}
+    finding = next((each for names, each in held.items() if set(names.split("+")) == set(changes)), None)
+    if finding is None or finding.gain is None:
+        holds = f" (it holds predictions of {', '.join(held)})" if held else ""
+        raise RequestError(
+            f"{document.info.file}: a document has no trace from which {'+'.join(changes)} could be predicted{holds}; "
+            "name the report"
+        )
+    gain = finding.gain
+    is_unprofiled = iterations.unprofiled is not None and gain.of_ns != iterations.time_ns
+    made, low, high = (gain.of_ns - saved for saved in (gain.ns, gain.high_ns, gain.low_ns))
+    return PredictedTime(finding.change, finding.remedy, gain.of_ns, made, low, high, without_profiler=is_unprofiled)
+
+
+def _predicted(findings: Sequence[DocumentFinding]) -> Iterator[DocumentFinding]:
+    """Yield the findings whose gain is a prediction of their change, the largest gain last."""
+    for finding in reversed(findings):
+        yield from _predicted(finding.others)
+        if finding.change and finding.gain is not None and finding.gain.source == "predicted":
+            yield finding
+
+
+def with_result(predicted: PredictedTime, time_ns: int, capture: ComparedCapture) -> PredictedTime:
+    """Return the prediction with the time that came; it stays unknown where the capture does not show it."""
+    if predicted.without_profiler:
+        return replace(predicted, result_ns=capture.unprofiled_ns["mean"] if capture.unprofiled_ns else None)
+    return replace(predicted, result_ns=time_ns)

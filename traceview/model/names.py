@@ -48,7 +48,7 @@ def with_title_names(text: str) -> str:
 
 
 WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
-# Words in names of ranges, threads and processes, which traceview/captures/redact/words.txt has too. The first ones
+# Words in names of ranges, threads and processes, which traceview/captures/kept_words.txt has too. The first ones
 # mean loading whatever else the name says.
 LOADER = re.compile(
     r"\b(?:data ?loaders?|data ?sets?|data ?(?:iter|module|pipe)|pt data|pin memory|mini ?batch(?:es)?|get ?item"

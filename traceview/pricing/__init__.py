@@ -20,7 +20,6 @@ is a Note, which a rule yields beside its drafts.
 
     base.py         MeasuredCapture and GpuWork (what a rule reads), and FindingDraft (what it yields)
     ledger.py       claims, what is left of the accounts of a device, and grants
-    accounts.py     the accounts at first, and the streams of the steady part
     texts.py        the entries of findings, for a program
     describe.py     from drafts to findings, where the host was, and stalls
     packages.py     rules of other packages

@@ -23,6 +23,6 @@ def test_error_of_a_chart_is_raised(analysis_of: Callable[[str], Analysis], monk
     def broken(*_given: object, **_named: object) -> Charts:
         raise ZeroDivisionError("made")
 
-    monkeypatch.setattr("traceview.engine.page.measure_charts", broken)
+    monkeypatch.setattr("traceview.pipeline.page.measure_charts", broken)
     with pytest.raises(ZeroDivisionError):
         inputs_of(analysis_of("serial"))

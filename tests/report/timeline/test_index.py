@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traceview.report.timeline import index
-from traceview.report.timeline.index import Index
+from traceview.report.timeline import packing
 from traceview.report.timeline.marks import Marks
+from traceview.report.timeline.packing import Index
 from traceview.report.timeline.rows import Group, TimelineRow
 
 lanes = st.lists(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 300)), max_size=40), max_size=5)
@@ -26,7 +26,7 @@ def row(number: int, events: list[tuple[int, int]]) -> TimelineRow:
 def test_places_are_the_first_events_of_the_narrowest_bins(events: list[list[tuple[int, int]]], most: int) -> None:
     rows = [row(number, one) for number, one in enumerate(events)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index, "MAX_PLACES_OF_NAME", most)
+        patch.setattr(packing, "MAX_PLACES_OF_NAME", most)
         chosen = Index.from_groups([Group("", "", tuple(rows))], 301)
     of_name: dict[int, list[tuple[int, str, int]]] = {}
     for one in rows:

@@ -8,9 +8,8 @@ stacks.py    rows of stack samples
 merging.py   marks merged into bins of time
 levels.py    levels of detail of each lane
 places.py    the places with full detail
-index.py     places of each name, for the search
 sums.py      sums by bin of time, for areas whose events the page lacks
-packing.py   what of it fits into the page
+packing.py   what of it fits into the page, and the places of each name for the search
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from traceview.engine.measure import TraceWork
 from traceview.model.analysis import Analysis, Iterations
 from traceview.model.sizes import WorkSizes
 from traceview.model.trace import Trace, Window
+from traceview.pipeline.measure import TraceWork
 from traceview.replay.constants import MAX_MODELLED
 from traceview.replay.prediction import Changes, changes_of_run
 from traceview.replay.select import MAX_RUN, LaunchedWork
@@ -89,7 +89,7 @@ def _middle_iterations(iterations: Iterations) -> tuple[int, int]:
 
 
 class AnalyzedCapture(NamedTuple):
-    """An analysis, and what a page needs of the capture (engine/page.py).
+    """An analysis, and what a page needs of the capture (pipeline/page.py).
 
     `changes` are those of its model. `other_window` returns the analysis of the window instead of the steady part, or
     the reverse; None if they are the same.

@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import polars as pl
 
-from traceview.engine.model import AnalyzedCapture
 from traceview.measure import measure_counters
 from traceview.measure.charts import measure_charts
 from traceview.measure.exposure import exposed_frames
 from traceview.measure.host import THREAD_STACKS
 from traceview.measure.nvtx import project_ranges
+from traceview.pipeline.model import AnalyzedCapture
 from traceview.report.timeline.inputs import PageInputs
 
 

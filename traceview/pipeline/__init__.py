@@ -12,9 +12,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from traceview.engine.findings import find
-from traceview.engine.measure import TraceWork, measure_capture
-from traceview.engine.model import AnalyzedCapture, Modelled, model_capture
 from traceview.errors import RequestError
 from traceview.measure.activity import window_of_range
 from traceview.measure.shared_work import started_beside
@@ -24,6 +21,9 @@ from traceview.model.trace import Trace, Window
 from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.normalise import normalise
 from traceview.normalise.limiters import with_limiters
+from traceview.pipeline.findings import find
+from traceview.pipeline.measure import TraceWork, measure_capture
+from traceview.pipeline.model import AnalyzedCapture, Modelled, model_capture
 from traceview.process import return_freed_memory
 from traceview.read import read_capture
 from traceview.read.formats import named_capture

@@ -8,10 +8,9 @@ import pytest
 
 from tests.captures import analyzed, sample
 from tests.replay.test_unprofiled import unprofiled
-from traceview.engine import model
-from traceview.engine.model import model_capture
 from traceview.model.analysis import NotMeasured
-from traceview.pipeline import analyze, open_trace
+from traceview.pipeline import analyze, model, open_trace
+from traceview.pipeline.model import model_capture
 
 
 def test_part_of_large_capture_gives_about_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
