@@ -8,7 +8,7 @@ import pytest
 
 from tests.captures import analyzed, sample
 from tests.made_trace import made_trace
-from traceview.pipeline import analyze
+from tests.measured import measured
 
 US = 1_000
 
@@ -24,7 +24,7 @@ def test_producers_of_queued_time() -> None:
     work = [(0, 10 * US, "compute", 0, 0), (14 * US, 20 * US, "compute", 1, 1), (23 * US, 30 * US, "compute", 1, 2)]
     work += [(530 * US, 540 * US, "compute", 1, 3)]
     calls = [(at, at + 1, "api", 0) for at in range(4)] + [(40 * US, 340 * US, "memory", 1)]
-    [device] = analyze(made_trace(work, calls)).devices
+    [device] = measured(made_trace(work, calls)).devices
     rows = {(row.kind, row.name): row.ns for row in device.tables["queued_for"].rows}
     assert rows == {
         ("kernel", "compute"): 4 * US,
@@ -37,7 +37,7 @@ def test_producers_of_queued_time() -> None:
 def test_queue_length() -> None:
     """Four kernels are launched while the first one waits: each finds one more in the queue."""
     work = [(100 * US + at * 10 * US, 105 * US + at * 10 * US, "compute", 0, at) for at in range(4)]
-    [device] = analyze(made_trace(work, [(at * US, at * US + 1, "api", 0) for at in range(4)])).devices
+    [device] = measured(made_trace(work, [(at * US, at * US + 1, "api", 0) for at in range(4)])).devices
     (row,) = device.tables["queue_length"].rows
     assert (row.median, row.p95) == (1, 3)
     assert (row.median_delay_ns, row.p95_delay_ns) == (109 * US - 1, 127 * US - 1)
@@ -49,7 +49,7 @@ def test_queue_over_time() -> None:
     behind = [(2000 * US + at * 50 * US, 2002 * US + at * 50 * US, "compute", 0, 20 + at) for at in range(20)]
     calls = [(at * US, at * US + 1, "api", 0) for at in range(20)]
     calls += [(1995 * US + at * 50 * US, 1996 * US + at * 50 * US, "api", 0) for at in range(20)]
-    [device] = analyze(made_trace(ahead + behind, calls)).devices
+    [device] = measured(made_trace(ahead + behind, calls)).devices
     first, *later = device.tables["queue_over_time"].rows
     assert (first.offset_ns, first.launches, first.median) == (0, 20, 9)
     assert {row.median for row in later} == {0} and sum(row.launches for row in later) == 20
@@ -79,8 +79,8 @@ def test_communication_blocks_what_waits_for_it() -> None:
         (5 * US, 30 * US, "communication", 1, 1),
         (31 * US, 40 * US, "compute", 0, 2),
     ]
-    [device] = analyze(made_trace(work, [(at, at + 1, "api", 0) for at in range(3)])).devices
+    [device] = measured(made_trace(work, [(at, at + 1, "api", 0) for at in range(3)])).devices
     assert (device.communication.exposed_ns, device.communication.blocking_ns) == (20 * US, 20 * US)
     late = [*work[:2], (60 * US, 70 * US, "compute", 0, 2)]
-    [device] = analyze(made_trace(late, [(at, at + 1, "api", 0) for at in range(3)])).devices
+    [device] = measured(made_trace(late, [(at, at + 1, "api", 0) for at in range(3)])).devices
     assert device.communication.blocking_ns == 0

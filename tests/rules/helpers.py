@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import polars as pl
 
-from traceview.model.analysis import Analysis
+from traceview.model.analysis import Analysis, AnalysisOptions
 from traceview.model.findings import Finding
 from traceview.model.program import Program
 from traceview.model.trace import API, OPERATIONS, Note, Trace
-from traceview.pipeline import analyze
 from traceview.pipeline.findings import capture_for_rules, find
-from traceview.pipeline.measure import TraceWork
+from traceview.pipeline.measure import TraceWork, measure_capture
+from traceview.pipeline.model import model_capture
 from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture, Rule
 from traceview.pricing.texts import PLACEHOLDER
 
@@ -40,7 +40,9 @@ def notes(trace: Trace, *rules: FindsRule) -> tuple[Note, ...]:
 
 def _find(trace: Trace, rules: Sequence[FindsRule], whole: bool) -> tuple[tuple[Finding, ...], tuple[Note, ...]]:
     named = tuple(rule if isinstance(rule, Rule) else Rule(rule.__name__, rule) for rule in rules)
-    return find(TraceWork.from_trace(trace), analyze(trace, whole=whole), rules=named)
+    work = TraceWork.from_trace(trace)
+    analysis = model_capture(measure_capture(work, AnalysisOptions(whole=whole))).analysis
+    return find(work, analysis, rules=named)
 
 
 def rows_of(analysis: Analysis) -> MeasuredCapture:

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from tests.captures import ALL, analyzed, shared
 from tests.made_trace import made_trace
-from tests.pages import inputs_of
+from tests.measured import charts_of, measured
 from traceview.measure.charts import LENGTH_EDGES, copy_groups, streams_at_once
-from traceview.model.analysis import Analysis, Iteration
-from traceview.model.charts import Charts, CopyGroup, iteration_bars
+from traceview.model.analysis import Iteration
+from traceview.model.charts import CopyGroup, iteration_bars
 from traceview.model.trace import CopyKind, Memory, Trace, Window
-from traceview.pipeline import analyze
 
 SPAN = st.tuples(st.integers(0, 200), st.integers(0, 40))
 OPERATION = st.builds(
@@ -31,10 +30,6 @@ WINDOW = st.one_of(
 )
 
 
-def charts_of(analysis: Analysis) -> Charts:
-    return inputs_of(analysis).charts
-
-
 def moments(trace: Trace, stream: int, window: Window) -> set[int]:
     rows = trace.operations.filter(pl.col("stream") == stream).select("start", "end").iter_rows()
     return {at for start, end in rows for at in range(max(start, window.start), min(end, window.end))}
@@ -47,7 +42,7 @@ def test_streams_at_once_counts_shared_nanoseconds(
 ) -> None:
     start, end = (window.start, window.end) if window else (0, 1000)
     assume(any(first < end and last > start for first, last, *_ in operations))
-    analysis = analyze(made_trace(operations, window=window))
+    analysis = measured(made_trace(operations, window=window))
     for device, chart in zip(analysis.devices, charts_of(analysis).devices, strict=True):
         found = chart.streams
         busy = {stream: moments(analysis.trace, stream, device.window) for stream in found.streams}
@@ -58,7 +53,7 @@ def test_streams_at_once_counts_shared_nanoseconds(
 
 def test_limit_keeps_the_busiest_streams() -> None:
     trace = made_trace([(0, 10 * (stream + 1), "compute", stream, None) for stream in range(6)])
-    [device] = analyze(trace).devices
+    [device] = measured(trace).devices
     found = streams_at_once(trace, device, limit=3)
     assert found.streams == (5, 4, 3) and found.left_out == 3
     assert found.together_ns == ((60, 50, 40), (50, 50, 40), (40, 40, 40))
@@ -73,7 +68,7 @@ def test_gap_lengths_add_up(steps: list[tuple[int, int]], launched: bool) -> Non
         at += gap
         operations.append((at, at + length, "compute", 0, place if launched else None))
         at += length
-    [device] = (analysis := analyze(made_trace(operations, calls))).devices
+    [device] = (analysis := measured(made_trace(operations, calls))).devices
     [chart] = charts_of(analysis).devices
     gaps = list(device.gaps.frame.iter_rows(named=True))
     for one in chart.gaps:
@@ -115,7 +110,7 @@ def trace_of_copies(copies: list[tuple[int, int, int, str, str]]) -> Trace:
 @settings(deadline=None)
 @given(st.lists(COPY, min_size=1, max_size=40), st.sampled_from([6, 12, 100]))
 def test_copy_groups_have_every_copy(copies: list[tuple[int, int, int, str, str]], most: int) -> None:
-    analysis = analyze(trace := trace_of_copies(copies))
+    analysis = measured(trace := trace_of_copies(copies))
     [device] = analysis.devices
     groups, left_out = copy_groups(trace, device.device, most)
     fit = [one for one in copies if one[1] and one[2]]

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from tests.captures import analyzed, sample
 from tests.made_trace import made_trace
-from tests.pages import inputs_of
-from traceview import Analysis, analyze
+from tests.measured import charts_of, measured
+from traceview import Analysis
 from traceview.measure.charts import kernels as kernel_charts
 from traceview.measure.charts.kernels import (
     IN_BOTH,
@@ -105,6 +105,7 @@ def analysis() -> Analysis:
     return analyzed(sample("ddp2.sqlite"))
 
 
+@pytest.fixture(scope="module")
 def names(analysis: Analysis) -> Mapping[str, Callable[[Mapping[str, Any]], str | None]]:
     """Return a function from an operation to its group, for each grouping."""
     kinds = [
@@ -119,11 +120,13 @@ def names(analysis: Analysis) -> Mapping[str, Callable[[Mapping[str, Any]], str 
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_groupings_of_a_capture(analysis: Analysis, whole: bool) -> None:
-    charts = inputs_of(analyze(analysis.trace, whole=True) if whole else analysis).charts
-    for device, measured in zip(analysis.devices, charts.devices, strict=True):
+def test_groupings_of_a_capture(
+    analysis: Analysis, names: Mapping[str, Callable[[Mapping[str, Any]], str | None]], whole: bool
+) -> None:
+    charts = charts_of(replace(analysis, whole=whole))
+    for device, chart in zip(analysis.devices, charts.devices, strict=True):
         part = device if whole else device.steady
-        groupings = {grouping.by: grouping.groups for grouping in measured.kernels}
+        groupings = {grouping.by: grouping.groups for grouping in chart.kernels}
         assert {"shape", "kernel", "family", "range"} <= set(groupings)
         uses = part.tables["kernels"].rows
         assert [(use.count, use.total_ns) for use in uses] == [
@@ -133,7 +136,7 @@ def test_groupings_of_a_capture(analysis: Analysis, whole: bool) -> None:
         assert {(row.family, row.count, row.total_ns) for row in families} == {
             (group.name, group.count, group.total_ns) for group in groupings["family"]
         }
-        for by, name_of in names(analysis).items():
+        for by, name_of in names.items():
             check(analysis, device.device, part.window, name_of, groupings[by])
 
 
@@ -145,7 +148,9 @@ def check(
     groups: tuple[SimilarKernels, ...],
 ) -> None:
     members: dict[str | None, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in analysis.trace.operations.with_row_index().iter_rows(named=True):
+    operations = analysis.trace.operations.with_row_index()
+    columns = ("index", "source", "device", "start", "end", "stream", "shape")
+    for row in operations.select(columns).iter_rows(named=True):
         inside = row["start"] < window.end and row["end"] > window.start
         if row["source"] == "kernel" and row["device"] == device and inside:
             members[name_of(row)].append(row)
@@ -158,7 +163,7 @@ def check(
 
 def test_window_without_kernels_has_no_groups() -> None:
     trace = made_trace([(0, 10, "copy", 0, None), (20, 30, "compute", 0, None)])
-    device = analyze(trace, costs=None).devices[0]
+    device = measured(trace).devices[0]
     places = locate_operations(trace, project_operations(trace))
 
     def groupings(window: Window, steady: Window) -> tuple[KernelGrouping, ...]:
