@@ -22,7 +22,7 @@ from traceview.report.analysis.page import render
 from traceview.report.screen import STATE_WORDS
 from traceview.report.timeline.inputs import PageInputs
 from traceview.report.timeline.marks import Names
-from traceview.report.timeline.stacks import sample_marks
+from traceview.report.timeline.rows import sample_marks
 
 
 @pytest.fixture(scope="module")

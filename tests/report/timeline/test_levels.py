@@ -13,9 +13,8 @@ from tests.captures import analyzed, sample
 from tests.pages import inputs_of
 from traceview.report.assets import pack
 from traceview.report.columns import Columns
-from traceview.report.timeline.levels import Lane, Level, Widths, lanes_of_rows, levels
+from traceview.report.timeline.levels import Lane, Level, Widths, counts_by_shift, lanes_of_rows, levels, merged
 from traceview.report.timeline.marks import Marks, Merge
-from traceview.report.timeline.merging import counts_by_shift, merged
 from traceview.report.timeline.packing import MAX_UNPACKED, Chunks, PackedLane, pack_levels
 from traceview.report.timeline.rows import TimelineRow, timeline_rows
 from traceview.report.timeline.sums import device_sums

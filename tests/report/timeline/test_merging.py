@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from traceview import intervals
 from traceview.report.columns import Columns
+from traceview.report.timeline.levels import merged
 from traceview.report.timeline.marks import Marks
-from traceview.report.timeline.merging import merged
 
 numbers = st.lists(st.integers(0, 2**53), max_size=40)
 spans = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 300)), min_size=1, max_size=120)

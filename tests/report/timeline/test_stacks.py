@@ -14,9 +14,9 @@ from traceview.model.analysis import Analysis
 from traceview.model.stacks import SAMPLES, HostEvidence
 from traceview.model.trace import Window
 from traceview.pipeline import analyze
-from traceview.report.timeline import stacks as timeline_stacks
+from traceview.report.timeline import rows as timeline_stacks
 from traceview.report.timeline.marks import Marks, Names
-from traceview.report.timeline.stacks import SampleStacks, frame_text, sample_marks
+from traceview.report.timeline.rows import SampleStacks, frame_text, sample_marks
 
 
 def callers(made: HostEvidence, stack: int) -> list[int]:

@@ -26,7 +26,7 @@ from traceview.model.units import plain
 from traceview.report.analysis.answer import covered
 from traceview.report.json import values_of
 from traceview.report.timeline.inputs import PageInputs
-from traceview.report.timeline.stacks import SampleStacks
+from traceview.report.timeline.rows import SampleStacks
 from traceview.report.timeline.work import COPY_CLASSES
 
 Json = dict[str, Any]

@@ -22,9 +22,8 @@ from traceview.report.assets import pack
 from traceview.report.columns import Columns, Packed
 from traceview.report.json import values_of
 from traceview.report.timeline.inputs import PageInputs
-from traceview.report.timeline.levels import Lane, Level, lanes_of_rows
+from traceview.report.timeline.levels import Lane, Level, lanes_of_rows, significant_bits
 from traceview.report.timeline.marks import Marks, Names, Numbers, counted
-from traceview.report.timeline.merging import significant_bits
 from traceview.report.timeline.places import kept_marks, places
 from traceview.report.timeline.rows import Group
 from traceview.report.timeline.sums import NameSums, packed_sums, packed_tally, sums_of_names
