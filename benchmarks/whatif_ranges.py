@@ -18,6 +18,7 @@ import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -26,7 +27,8 @@ from traceview.model.catalogue import read_toml
 from traceview.model.units import share
 from traceview.model.whatif import Prediction
 from traceview.replay.constants import CAPTURE_NOISE
-from traceview.replay.prediction import Changes, changes_of_run
+from traceview.replay.outcome import replay_changes
+from traceview.replay.prediction import changes_of_run
 from traceview.replay.ranges import PAIRS, MeasuredPair, loader_may_take, measured_pairs, spread
 
 SCALE = 10**6  # ns in a ms
@@ -89,25 +91,67 @@ def add_pair(change: str, limit: str, program: str, before: str, predicted: str,
     PAIRS.write_text(f"{text.removesuffix(']').rstrip()}\n{line}\n]\n", encoding="utf-8")
 
 
-def predicted_pairs(folder: Path) -> Iterator[str]:
-    """Yield a line for each program and change of a folder: the ratio to the time before, predicted and measured."""
+class Came(NamedTuple):
+    """A measured change and its prediction, in shares of the time before; `pair` is its line of measured.toml."""
+
+    pair: MeasuredPair
+    middle: float
+    low: float
+    high: float
+
+    @property
+    def ratio(self) -> float:
+        """The measured time."""
+        return self.pair.measured / self.pair.before
+
+    def __str__(self) -> str:
+        """Return a line of text."""
+        inside = "" if self.low <= self.ratio <= self.high else "  OUTSIDE"
+        predicted = f"{self.middle:.2f} ({self.low:.2f} to {self.high:.2f})"
+        return f"{self.pair.program:20} {self.pair.change:16} {predicted}, came {self.ratio:.2f}{inside}"
+
+
+def compared(folder: Path) -> Iterator[Came | str]:
+    """Yield each measured change of a folder beside its prediction, or why there is none."""
     for name, measured in json.loads((folder / "measured.json").read_text(encoding="utf-8")).items():
-        changes = changes_of_run(traceview.analyze(str(folder / f"{name}.sqlite.xz")))
-        if changes is None:
-            yield f"{name}: no model"
-            continue
-        base = statistics.median(measured.pop("base"))
+        file = next(each for each in sorted(folder.iterdir()) if each.name.startswith(f"{name}."))
+        changes, before = changes_of_run(traceview.analyze(str(file))), statistics.median(measured.pop("base"))
         for change, times in measured.items():
-            came = statistics.median(times) / base
-            yield f"{name:8} {change:16} {_ratios(changes, change.split('+'), came)}"
+            came, names = statistics.median(times), change.split("+")
+            result = "no model" if changes is None else changes.together(names)
+            if changes is None or not isinstance(result, Prediction):
+                yield f"{name:20} {change:16} not offered, came {came / before:.2f}: {result}"
+                continue
+            replay = replay_changes(changes.model, [each for key, each in changes.known.items() if key in names])
+            assert not isinstance(replay, str)
+            scale = changes.model.measured
+            times_of_pair = (before, round(before * replay.time / scale, 2), came)
+            pair = MeasuredPair(change, changes.model.limit, name, *(round(time, 2) for time in times_of_pair))
+            yield Came(pair, *(ns / scale for ns in (result.iteration_ns, result.low_ns, result.high_ns)))
 
 
-def _ratios(changes: Changes, names: Sequence[str], came: float) -> str:
-    result = changes.together(names)
-    if not isinstance(result, Prediction):
-        return f"not offered, came {came:.2f}: {result}"
-    middle, low, high = (ns / changes.model.measured for ns in (result.iteration_ns, result.low_ns, result.high_ns))
-    return f"{middle:.2f} ({low:.2f} to {high:.2f}), came {came:.2f}{'' if low <= came <= high else '  OUTSIDE'}"
+def print_pairs(folder: Path) -> None:
+    """Print the changes of a folder, their score, and their lines of measured.toml."""
+    rows = list(compared(folder))
+    predicted = [row for row in rows if isinstance(row, Came)]
+    print(*rows, sep="\n")
+    inside = sum(row.low <= row.ratio <= row.high for row in predicted)
+    width = statistics.median((row.high - row.low) / row.middle for row in predicted)
+    programs = {row.pair.program for row in predicted}
+    best = sum(_first_is_best([row for row in predicted if row.pair.program == name]) for name in programs)
+    certain = [row for row in predicted if row.high < 1]
+    lost = sum(row.ratio > 1 + CAPTURE_NOISE for row in certain)
+    print(f"{inside} of {len(predicted)} inside, median width {width:.0%}; first is best in {best} of {len(programs)}")
+    print(f"{lost} of {len(certain)} that were to gain in any case lost")
+    for row in predicted:
+        print(f"  {json.dumps(list(row.pair))},")
+
+
+def _first_is_best(rows: Sequence[Came]) -> bool:
+    """Return whether the change of the least expected time came within 3% of the best one, or of no change."""
+    first = min(rows, key=lambda row: row.middle)
+    came = first.ratio if first.middle < 1 else 1.0
+    return came <= 1.03 * min(1.0, *(row.ratio for row in rows))
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -115,7 +159,7 @@ def main(arguments: Sequence[str]) -> None:
     if arguments[:1] == ["add"] and len(arguments) == 7:
         add_pair(*arguments[1:])
     elif arguments[:1] == ["pairs"] and len(arguments) == 2:
-        print(*predicted_pairs(Path(arguments[1])), sep="\n")
+        print_pairs(Path(arguments[1]))
     elif arguments:
         sys.exit(__doc__)
     else:
