@@ -45,7 +45,7 @@ PLACES = {
     "epoll_wait": "Sockets",
     "garbage_collection": "Call `gc.disable()`",
     "compiling": "Compile before the loop",
-    "off_cpu": "The thread is not scheduled",
+    "off_cpu": "The thread is not on a CPU",
     "forward (torch/nn/modules/linear.py:120)": "",
     "ioctl": "",
 }

@@ -114,7 +114,9 @@ FORWARD_LEFT, BACKWARD_LEFT = (0.45, 0.58, 0.8), (0.75, 0.95, 1.2)
 ODD_LEFT = (0.1, 0.16, 0.3)  # share left of products with odd lengths, which do not slow an attention kernel
 # 7 instead of 20 to 23 passes over the parameters (Adam), 5 instead of 9 to 11 (SGD with momentum).
 ADAM_LEFT, SGD_LEFT = (0.26, 0.31, 0.37), (0.4, 0.5, 0.65)
-NOT_UPDATES = "Fused|_lamb|adam_kernel|LpNorm|ZeroFunctor"  # fused updates, clipping, gradients set to zero
+# Fused updates (Apex's and DeepSpeed's are `AdamFunctor`, `LAMBStage1Functor`), clipping, gradients set to zero.
+NOT_UPDATES = r"Fused|_lamb|adam_kernel|LpNorm|NormFunctor|ZeroFunctor|\b(?:Adam|LAMB|SGD)\w*Functor"
+UNSCALES = "non_finite_check"  # what a GradScaler does before an update; a fused update does it, too
 MIN_UPDATES = 8  # updates of single tensors in a chain that make it an optimizer
 UPDATE = r"addcdiv|lerp_scalar|addcmul"
 
@@ -234,6 +236,8 @@ def _updates(kernels: KernelSequence) -> Members:
     """Choose the kernels of an optimizer: several tensors in each, or one."""
     single = _single_tensor_updates(kernels)
     several = kernels.in_families("optimizer") & ~kernels.matches(NOT_UPDATES)
+    if not (single | several & ~kernels.matches(UNSCALES)).any():
+        several = single
     adam = (single | several) & kernels.matches("addcdiv|PointwiseOp")
     return Members({"several": several, "single": single, "adam": adam})
 
