@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 
 import polars as pl
 
 from tests.captures import analyzed, sample
 from traceview.model.analysis import Analysis, AnalysisOptions
 from traceview.pipeline import analyze, analyze_trace
-from traceview.pipeline.model import AnalyzedCapture
 from traceview.pipeline.page import page_inputs
+from traceview.report.analysis.page import render
 from traceview.report.timeline.inputs import PageInputs
 
 KEPT = 6  # analyses; a module of tests uses one or two
-_captures: dict[int, tuple[Analysis, AnalyzedCapture]] = {}  # by id of the analysis, the last ones
+_inputs: dict[int, PageInputs] = {}  # by id of the analysis, which they hold, the last ones
 
 
 def inputs_of(analysis: Analysis) -> PageInputs:
     """Return what a page shows of the analysis of a trace in memory, which is analyzed once more for all its pages."""
-    if id(analysis) not in _captures:
-        if len(_captures) == KEPT:
-            del _captures[next(iter(_captures))]
-        _captures[id(analysis)] = analysis, analyze_trace(analysis.trace, AnalysisOptions(whole=analysis.whole))
-    return replace(page_inputs(_captures[id(analysis)][1]), analysis=analysis)
+    if id(analysis) not in _inputs:
+        if len(_inputs) == KEPT:
+            del _inputs[next(iter(_inputs))]
+        capture = analyze_trace(analysis.trace, AnalysisOptions(whole=analysis.whole))
+        _inputs[id(analysis)] = replace(page_inputs(capture), analysis=analysis)
+    return _inputs[id(analysis)]
+
+
+@lru_cache(KEPT)
+def page_of(name: str) -> str:
+    """Return the page of a sample."""
+    return render(inputs_of(analyzed(sample(f"{name}.sqlite"))))
 
 
 @cache

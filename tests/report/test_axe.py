@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.captures import SAMPLES, analyzed, sample
-from tests.pages import inputs_of
+from tests.pages import inputs_of, page_of
 from tests.report.browser import Opened, opened
 from traceview.comparison import compare
 from traceview.model.whatif import WhatIf
@@ -42,7 +42,7 @@ def what_if() -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "analysis": lambda: render(inputs_of(analyzed(sample("ddp2.sqlite")))),
+    "analysis": lambda: page_of("ddp2"),
     "what-if": what_if,
     "comparison": lambda: render_comparison(compare(sample("serial.sqlite"), sample("dual.sqlite"))),
     "fleet": lambda: render_fleet(analyze_reports(sorted((SAMPLES / "ranks").glob("slowhost*.sqlite.xz")), workers=1)),

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.captures import PUBLIC, analyzed, shared
-from tests.pages import inputs_of
+from tests.pages import inputs_of, page_of
 from tests.report.browser import Opened, opened
 from traceview.model.analysis import Analysis
 from traceview.model.findings import Finding
@@ -109,7 +109,7 @@ def pinned_row_stays(page: Opened) -> None:
 def test_timeline_begins_in_the_upper_half(
     browser: Browser, analysis_of: Callable[[str], Analysis], name: str, tmp_path: Path
 ) -> None:
-    with opened(browser, render(inputs_of(analysis_of(name))), tmp_path, width=1024, height=768) as page:
+    with opened(browser, page_of(name), tmp_path, width=1024, height=768) as page:
         assert_upper_half(page, 768)
         if name == "ddp2":
             pinned_row_stays(page)
@@ -139,7 +139,7 @@ def test_light_and_dark_and_navigation(
     browser: Browser, analysis_of: Callable[[str], Analysis], tmp_path: Path
 ) -> None:
     background = "getComputedStyle(document.body).backgroundColor"
-    with opened(browser, render(inputs_of(analysis_of("dual"))), tmp_path, dark=True) as page:
+    with opened(browser, page_of("dual"), tmp_path, dark=True) as page:
         dark = page.evaluate(background)
         page.page.locator("#theme").click()
         page.settle()

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser
 
 from tests.captures import analyzed, sample
 from tests.made_trace import made_trace
-from tests.pages import inputs_of
+from tests.pages import inputs_of, page_of
 from tests.report.browser import Opened, opened
 from traceview import Analysis
 from traceview.model.analysis import Iterations, NotMeasured
@@ -164,14 +164,14 @@ BOX = """() => { const { left, top, width, height } = document.querySelector("#c
 @pytest.mark.parametrize("name", ["dual", "ddp2"])
 def test_links_lead_to_parts_in_sight(browser: Browser, tmp_path: Path, name: str, width: int, height: int) -> None:
     """What a link of the head leads to is not under the timeline that stays in sight, also with an open panel."""
-    html = render(inputs_of(analyzed(sample(f"{name}.sqlite"))))
+    html = page_of(name)
     with opened(browser, html, tmp_path, width=width, height=height, folded=True) as page:
         for key in ("Escape", "."):
             for part in ("whatif", "kernels", "findings", "iterations", "charts", "tables", "notes"):
                 page.evaluate("scrollTo(0, 0)")
                 page.press(key)
                 page.page.locator(f"nav a[href='#{part}']").click()
-                page.page.wait_for_function(f"!({COVERED})('{part}')", timeout=5000)
+                page.page.wait_for_function(f"!({COVERED})('{part}')")
                 assert part != "whatif" or page.evaluate(BOX) == "INPUT"
             if width > 1100:
                 bottom = page.evaluate("document.getElementById('timeline').getBoundingClientRect().bottom")
@@ -179,7 +179,7 @@ def test_links_lead_to_parts_in_sight(browser: Browser, tmp_path: Path, name: st
         page.page.goto(page.page.url.partition("#")[0] + "#kernels")
         page.page.reload()
         page.page.wait_for_selector("html[data-ready]", state="attached")
-        page.page.wait_for_function(f"!({COVERED})('kernels')", timeout=5000)
+        page.page.wait_for_function(f"!({COVERED})('kernels')")
 
 
 HIDDEN_TEXT = """() => [...document.querySelectorAll("#answer-title, .card > .goto, .card > p, .card summary")]
@@ -193,7 +193,7 @@ WHOLE_ROWS = """() => { const top = document.getElementById("canvas").getBoundin
 @pytest.mark.parametrize("name", ["dual", "serial", "ddp2", "quad"])
 def test_small_screen_has_the_answer_the_cards_and_rows(browser: Browser, tmp_path: Path, name: str) -> None:
     """At 800 x 600 no text of the cards is cut or below the first screen, and work on the GPU is in it."""
-    html = render(inputs_of(analyzed(sample(f"{name}.sqlite"))))
+    html = page_of(name)
     with opened(browser, html, tmp_path, width=800, height=600, folded=True) as page:
         assert page.page.locator("#cards .card").count() == 3
         assert page.evaluate(HIDDEN_TEXT) == []

@@ -9,6 +9,8 @@ import pytest
 from tests.pages import inputs_of, long_analysis
 from traceview.model.analysis import Analysis
 from traceview.model.charts import Charts
+from traceview.pipeline import analyze_trace
+from traceview.pipeline.page import page_inputs
 from traceview.report.analysis.page import render
 
 
@@ -25,4 +27,4 @@ def test_error_of_a_chart_is_raised(analysis_of: Callable[[str], Analysis], monk
 
     monkeypatch.setattr("traceview.pipeline.page.measure_charts", broken)
     with pytest.raises(ZeroDivisionError):
-        inputs_of(analysis_of("serial"))
+        page_inputs(analyze_trace(analysis_of("serial").trace))

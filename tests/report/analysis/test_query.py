@@ -9,14 +9,13 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.captures import analyzed, sample
-from tests.pages import inputs_of
+from tests.pages import page_of
 from tests.report.browser import Opened, opened
-from traceview.report.analysis.page import render
 
 
 @pytest.fixture(scope="module")
 def page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
-    html = render(inputs_of(analyzed(sample("dual.sqlite"))))
+    html = page_of("dual")
     with opened(browser, html, tmp_path_factory.mktemp("page")) as result:
         yield result
 

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser
 
 from tests.captures import ALL, analyzed, sample, shared
 from tests.made_trace import made_trace
-from tests.pages import inputs_of, long_analysis
+from tests.pages import inputs_of, long_analysis, page_of
 from tests.report.browser import opened
 from tests.report.hostile import IMAGE, NAMES, QUOTES, SCRIPT, hostile_trace
 from traceview.model.analysis import Analysis
@@ -136,7 +136,7 @@ def test_timeline_opens_on_the_work_of_a_long_capture(browser: Browser, tmp_path
 
 
 def test_page_has_no_private_data(analysis_of: Callable[[str], Analysis]) -> None:
-    html = render(inputs_of(analysis_of("dual")))
+    html = page_of("dual")
     assert str(sample("dual.sqlite").parent) not in html
     assert "dual.sqlite" in html
 

@@ -370,6 +370,7 @@ def test_operation_leads_to_what_it_waited_for(
         for row, awaited, ns in long[:3]:
             one, other = (trace.operations.row(at, named=True) for at in (row, awaited))
             click_event(page, f"s:{one['stream']}", one["start"] - zero, one["end"] - zero)
+            page.page.wait_for_function("() => traceview.selected?.producer")
             found = page.evaluate(
                 "(({ row, marks, i, wait }) => [row.id, marks.start[i], wait])(traceview.selected.producer)"
             )
