@@ -361,6 +361,18 @@ def test_call_that_occurs_once_is_start_up() -> None:
     assert "start_up" not in [finding.id for finding in findings(made_trace(work, often), start_up, allocation)]
 
 
+@pytest.mark.parametrize(("first", "leads"), [(700 * MS, True), (40 * MS, False)])
+def test_first_launches_of_a_training_that_take_most_of_the_run_are_start_up(first: int, leads: bool) -> None:
+    """The first step of a training loads its kernels (`norm_layers` of round 13). One that is long is only a step."""
+    begins = [0, *(800 * MS + step * 5 * MS for step in range(1, 11))]
+    calls = [(0, 10 * US, "api", 0), (2 * MS, 2 * MS + first, "api", 0)]
+    calls += [(at, at + 10 * US, "api", 0) for begin in begins[1:-1] for at in (begin, begin + 2 * MS)]
+    work = [(end, end + 1 * MS, "compute", 0, row) for row, (_, end, _, _) in enumerate(calls)]
+    ranges = [(begin, end, f"step {step}", 0) for step, (begin, end) in enumerate(pairwise(begins))]
+    found = findings(in_training(made_trace(work, calls, ranges)), start_up)
+    assert [finding.id for finding in found] == ["start_up"] * leads
+
+
 def test_single_call_that_takes_most_of_the_iterations_comes_first() -> None:
     """The host waits for a third of each step, 50 ms in all; one call of 250 ms in the fifth is more."""
     for call, expected in ((250 * MS, ["allocation", "host_bound"]), (40 * MS, ["host_bound"])):

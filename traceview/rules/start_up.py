@@ -121,14 +121,24 @@ def _in_run(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> Iterato
 def _before_iterations(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> Iterator[FindingDraft]:
     """Yield what occurs once, with all the time before the counted iterations if that is most of the run."""
     run, outside = capture.analysis.run, calls.before.clear()
-    # A training goes on for longer than a capture, and its first steps work on the GPU.
-    until = calls.work.start if capture.program.training else device.steady.start
-    before = Window(run.start, max(until, run.start))
+    before = Window(run.start, max(_until(capture, device, calls), run.start))
     of_run = device.steady.length <= FEW * run.length and before.length > ONE_TIME * run.length
     if of_run:
         outside = _named(calls.every, calls.every.inside(before), "ns")
     host = before.length - int(outside["ns"].sum()) if of_run else 0
     yield from _start_up(capture, device, calls, outside, host, of_run=of_run)
+
+
+def _until(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> int:
+    """Return when start-up ends: with the first counted iteration, or in a training with the first GPU work.
+
+    A training goes on for longer than a capture, and its first steps work on the GPU. If the first calls for each of
+    their kernels take most of the run, these steps load code.
+    """
+    early = calls.long.filter(pl.col("start") < device.steady.start).sort("start")
+    first = early.unique(("name", "kernel"), keep="first")
+    loads = int((first["end"] - first["start"]).sum()) > ONE_TIME * capture.analysis.run.length
+    return calls.work.start if capture.program.training and not loads else device.steady.start
 
 
 def _host_once(capture: MeasuredCapture, before: pl.DataFrame, host: int) -> int:
