@@ -7,10 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.captures import sample
+from tests.captures import analyzed, sample
 from tests.cli.command import Command
+from traceview.report.analysis import to_json
 
 SERIAL, DUAL = sample("serial.sqlite"), sample("dual.sqlite")
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return the documents of SERIAL and DUAL, which compare as their reports do (test_documents.py)."""
+    folder = tmp_path_factory.mktemp("documents")
+    paths = folder / "serial.json", folder / "dual.json"
+    for path, report in zip(paths, (SERIAL, DUAL), strict=True):
+        path.write_text(to_json(analyzed(report)))
+    return paths
 
 
 def test_summary_and_files(traceview: Command, tmp_path: Path) -> None:
@@ -23,21 +34,21 @@ def test_summary_and_files(traceview: Command, tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [page, document, summary]
 
 
-def test_json_on_standard_output(traceview: Command) -> None:
+def test_json_on_standard_output(traceview: Command, documents: tuple[Path, Path]) -> None:
     code, out, err = traceview("compare", SERIAL, DUAL, "--json", "-")
     assert (code, err) == (0, "")
     assert json.loads(out)["base"]["file"] == "serial.sqlite"
-    assert traceview("compare", SERIAL, DUAL, "--markdown", "-").out.startswith("### ")
+    assert traceview("compare", *documents, "--markdown", "-").out.startswith("### ")
 
 
-def test_fail_on_regression(traceview: Command) -> None:
+def test_fail_on_regression(traceview: Command, documents: tuple[Path, Path]) -> None:
     code, out, err = traceview("compare", DUAL, SERIAL, "--fail-on-regression")
     assert code == 1 and "Slower" in out
     assert err == (
         "traceview: --fail-on-regression: serial.sqlite is slower: an iteration took 13.6 ms, now 30.1 ms, "
         "+120.5% (95% interval +98.4% to +150.3%)\n"
     )
-    assert traceview("compare", SERIAL, DUAL, "--fail-on-regression", "-q") == (0, "", "")
+    assert traceview("compare", *documents, "--fail-on-regression", "-q") == (0, "", "")
 
 
 def test_fail_if(traceview: Command, tmp_path: Path) -> None:
