@@ -71,7 +71,7 @@ def _contention(trace: Trace, work: Activity) -> tuple[Contention, ...]:
     busy = intervals.union(*map(np.concatenate, zip(*others.values(), strict=True)))
     is_alone = np.ones(len(kernels.start), np.bool_)
     is_alone[Coverage.from_union(busy).overlapping_rows(kernels.start, kernels.end)] = False
-    labels = shape_kinds(trace.shapes)["label"].to_list()
+    labels = shape_kinds(trace.shapes)["label"]
     rows: list[Contention] = []
     for name, times in others.items():
         near = intervals.clip(times, int(kernels.start[0]), int(kernels.end[-1])) if len(chosen) else times
@@ -105,7 +105,7 @@ def _priced(
     kernels: _Kernels,
     is_alone: NDArray[np.bool_],
     is_beside: NDArray[np.bool_],
-    labels: list[str],
+    labels: pl.Series,
     scale: float,
 ) -> list[Contention]:
     """Return the rows of one kind of work: the sum, then the costliest kernels. Prices are multiplied by `scale`."""

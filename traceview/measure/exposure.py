@@ -377,6 +377,8 @@ def _waiting_hosts(trace: Trace, order: StreamOrder, pieces: _Pieces) -> tuple[T
 
 def _returns_with(trace: Trace, order: StreamOrder, call: Times, exposed: Rows) -> NDArray[np.bool_]:
     """Return whether blocking calls (rows of Trace.api) return when an operation or a later one of its stream ends."""
+    if not len(call):
+        return np.zeros(0, np.bool_)
     events = trace.stream_events.filter(
         pl.col("launch").is_not_null(), pl.col("kind") == "synchronize", pl.col("stream_id") != NO_STREAM
     )

@@ -167,19 +167,18 @@ def launching_threads(trace: Trace, operation: Rows) -> NDArray[np.int16]:
     return values_at(calls.thread, calls.launch_of(operation), -1)
 
 
-def attribute(trace: Trace, states: ThreadStates, start: Times, end: Times, operation: Rows) -> NDArray[np.int64]:
+def attribute(trace: Trace, states: ThreadStates, start: Times, end: Times, operation: Rows) -> list[Times]:
     """Split idle pieces [start, end) by cause. An operation (row, -1 for none) ends each piece.
 
-    Returns ns in an array of shape (len(CAUSES), pieces). A column adds up to the length of its piece. Pieces may
-    overlap each other.
+    Returns the ns of each of CAUSES in each piece, which add up to its length. Pieces may overlap each other.
     """
-    # Rows of causes that do not occur are never written, so the system gives them no memory.
-    causes = np.zeros((len(CAUSES), len(start)), np.int64)
+    # Arrays of their own fit into memory that others have freed, and those of causes that do not occur can go.
+    causes = [np.zeros(len(start), np.int64) for _ in CAUSES]
     calls = _LaunchColumns.from_trace(trace)
 
     def attribute_block(block: slice) -> None:
         call = calls.launch_of(operation[block]).astype(np.int64)
-        _attribute_block(states, calls, start[block], end[block], call, causes[:, block])
+        _attribute_block(states, calls, start[block], end[block], call, [each[block] for each in causes])
 
     with measuring_threads(len(start)) as pool:  # NumPy releases the interpreter lock
         deque(pool.map(attribute_block, intervals.blocks(len(start))), maxlen=0)
@@ -187,7 +186,7 @@ def attribute(trace: Trace, states: ThreadStates, start: Times, end: Times, oper
 
 
 def _attribute_block(
-    states: ThreadStates, calls: _LaunchColumns, start: Times, end: Times, call: Times, causes: NDArray[np.int64]
+    states: ThreadStates, calls: _LaunchColumns, start: Times, end: Times, call: Times, causes: list[Times]
 ) -> None:
     thread = values_at(calls.thread, call, -1)
     call_start = np.minimum(np.maximum(values_at(calls.start, call, 0), start), end)
@@ -199,27 +198,25 @@ def _attribute_block(
     np.subtract(call_start, start, out=causes[HOST])
     _move_profiler_time(states, (start, call_start, call_end, end), causes)
     if len(unknown):
-        causes[UNKNOWN, unknown] = causes[QUEUED, unknown]
-        causes[QUEUED, unknown] = 0
+        causes[UNKNOWN][unknown] = causes[QUEUED][unknown]
+        causes[QUEUED][unknown] = 0
     waits = np.flatnonzero(call_start > start)
     waiting = thread[waits]
     for caller, own in intervals.rows_by_code(waiting):
         rows = waits[own]
         for role, some, ns in states.role_times(caller, start[rows], call_start[rows]):
-            causes[ROLE_CAUSES[role], rows[some]] = ns
-            causes[HOST, rows[some]] -= ns
+            causes[ROLE_CAUSES[role]][rows[some]] = ns
+            causes[HOST][rows[some]] -= ns
     launching = np.flatnonzero(call_end > call_start)
     for caller, own in intervals.rows_by_code(thread[launching]) if states.locked else ():
         if caller in states.locked:
             rows = launching[own]
             ns = states.locked[caller].length_between(call_start[rows], call_end[rows])
-            causes[LAUNCH, rows] -= ns
-            causes[ROLE_CAUSES[MEMORY_ROLE], rows] += ns
+            causes[LAUNCH][rows] -= ns
+            causes[ROLE_CAUSES[MEMORY_ROLE]][rows] += ns
 
 
-def _move_profiler_time(
-    states: ThreadStates, moments: tuple[Times, Times, Times, Times], causes: NDArray[np.int64]
-) -> None:
+def _move_profiler_time(states: ThreadStates, moments: tuple[Times, Times, Times, Times], causes: list[Times]) -> None:
     """Move the profiler's overhead from host, launch and queued to its own cause.
 
     `moments` are each piece's start, the launch call's start and end, and the piece's end.
@@ -228,9 +225,9 @@ def _move_profiler_time(
     if len(rows) == 0:
         return
     before = [states.profiler.length_before(at[rows]) for at in moments]
-    causes[PROFILER, rows] = before[-1] - before[0]
+    causes[PROFILER][rows] = before[-1] - before[0]
     for cause, start, end in zip((HOST, LAUNCH, QUEUED), before, before[1:], strict=False):
-        causes[cause, rows] -= end - start
+        causes[cause][rows] -= end - start
 
 
 def device_gaps(trace: Trace, threads: ThreadStates, device: Activity) -> Gaps:

@@ -65,6 +65,8 @@ def communication_overlap(given: DeviceInput) -> tuple[CommunicationOverlap]:
 def exposed_ranges(given: DeviceInput) -> tuple[ExposedRange, ...]:
     """Return one row for each range and kind of work that has exposed time, the most first."""
     exposed, places = given.exposed, given.places
+    if not len(exposed.operation):
+        return ()
     kinds, code = len(exposed.works), places.code[exposed.operation]
     key = code.astype(np.int64) * kinds + exposed.work
     used = np.zeros(len(places.table) * kinds, np.bool_)

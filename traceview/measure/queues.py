@@ -49,6 +49,8 @@ def queued_for(given: DeviceInput) -> tuple[QueuedFor, ...]:
 
 def _ended_before(trace: Trace, gaps: pl.DataFrame, ns: Times) -> dict[tuple[str, str], int]:
     """Return the ns by the kind and the name of the work that ends before work of another stream or process."""
+    if gaps.is_empty():
+        return {}
     columns = trace.operations.select("class", "kind", "name", "process")
     work, following = (columns[gaps[side]] for side in ("before", "operation"))
     turns, same_engine = work["process"] != following["process"], work["kind"] == following["kind"]

@@ -85,9 +85,10 @@ class StreamOrder(NamedTuple):
         previous[ordered[:1]] = -1
         computing = _computing_streams(start, end, stream, code, len(trace.streams))
         candidates = np.flatnonzero(computing[stream]).astype(np.int32)
-        by_end = (
-            np.arange(len(end), dtype=np.int32) if is_sorted(end) else np.argsort(end, kind="stable").astype(np.int32)
-        )
+        by_end, ends = np.arange(len(end), dtype=np.int32), end
+        if not is_sorted(end):
+            by_end = np.argsort(end, kind="stable").astype(np.int32)
+            ends = end[by_end]
         others = code != COMPUTE if np.count_nonzero(computing) > 1 else ~computing[stream]
         return cls(
             start,
@@ -100,7 +101,7 @@ class StreamOrder(NamedTuple):
             ordered,
             streams.astype(np.int64) * len(start) + ordered,
             by_end,
-            end[by_end],
+            ends,
             candidates,
             _pairs_together(start, end, stream, candidates, np.flatnonzero(others), len(trace.streams)),
             trace.streams["independent"].to_numpy(),

@@ -190,7 +190,7 @@ def _idle_shares(
     place = np.searchsorted(known, ops.row[counted])
     ends_gap = known.take(place, mode="clip") == ops.row[counted] if len(known) else np.zeros(len(counted), np.bool_)
     rows, removed = place[ends_gap], removed[ends_gap]
-    causes = attribute(trace, threads, gaps.start[rows], gaps.end[rows], ending[rows]).astype(np.float64)
+    causes = np.array(attribute(trace, threads, gaps.start[rows], gaps.end[rows], ending[rows]), np.float64)
     host = causes[list(HOST_CAUSES)]
     fraction = np.minimum(removed / np.maximum(host.sum(axis=0), 1), 1)
     taken = np.zeros(len(CAUSES))

@@ -10,8 +10,9 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
+from types import NoneType
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from traceview.model.columns import field_names
@@ -20,9 +21,12 @@ from traceview.model.frozen import dataclass
 Result = TypeVar("Result")
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
-ENCODE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=lambda array: array.tolist()).encode
+_encoder = partial(json.JSONEncoder, ensure_ascii=False, allow_nan=False, default=lambda array: array.tolist())
+ENCODE, LINE_END = _encoder().encode, ",\n"
+ENCODE_LINES = _encoder(separators=(LINE_END, ": ")).encode  # JSON escapes the line ends of texts
 # Control and format characters that a terminal obeys or that hide text; `json` escapes those below 32 alone.
 UNSAFE = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]")
+PLAIN = frozenset((NoneType, str, int, float, bool))
 DIGITS = 6  # digits of a fraction after the point
 SCHEMA_VERSION = 1
 MERGED = "**"  # in place of a key: the value is an object, and its keys follow
@@ -95,13 +99,16 @@ UNPROFILED: Keys = {
 
 def plain_values(value: Any, shapes: Shapes | None = None, result: object = None) -> Any:
     """Convert a result: a dataclass to an object of its shape, an iterable to a list."""
-    if value is None or isinstance(value, (str, int, float)):
-        return value
     kind: Any = type(value)
+    if kind in PLAIN or isinstance(value, (str, int, float)):
+        return value
     if shapes is not None and (keys := shapes.get(kind)) is not None:
         return _object(value, keys, shapes, result)
     if is_dataclass(value):
-        return {name: plain_values(getattr(value, name), shapes, result) for name in written_fields(kind)}
+        return {
+            name: inner if type(inner := getattr(value, name)) in PLAIN else plain_values(inner, shapes, result)
+            for name in written_fields(kind)
+        }
     if isinstance(value, Mapping):
         return {key: plain_values(inner, shapes, result) for key, inner in value.items()}
     assert isinstance(value, Iterable), f"{kind} cannot be written as JSON"
@@ -154,20 +161,25 @@ def _add_rows(pieces: list[str], value: Json, depth: int) -> None:
 
     The pieces are joined once, because a document may have tens of megabytes.
     """
+    margin = "\n" + " " * depth
     if isinstance(value, dict) and list in map(type, value.values()):
         before, after = "{}"
-        parts = [(f"{ENCODE(key)}: ", inner) for key, inner in value.items()]
+        plain = {key: inner for key, inner in value.items() if type(inner) in PLAIN}
+        lines = iter(ENCODE_LINES(plain)[1:-1].split(LINE_END))
+        for key, inner in value.items():
+            pieces.append(f"{before}{margin} {next(lines) if key in plain else f'{ENCODE(key)}: '}")
+            if key not in plain:
+                _add_rows(pieces, inner, depth + 1)
+            before = ","
     elif isinstance(value, list) and dict in map(type, value):
         before, after = "[]"
-        parts = [("", inner) for inner in value]
+        for inner in value:
+            pieces.append(f"{before}{margin} ")
+            _add_rows(pieces, inner, depth + 1)
+            before = ","
     else:
         pieces.append(ENCODE(value))
         return
-    margin = "\n" + " " * depth
-    for key, inner in parts:
-        pieces.append(f"{before}{margin} {key}")
-        _add_rows(pieces, inner, depth + 1)
-        before = ","
     pieces.append(f"{margin}{after}")
 
 

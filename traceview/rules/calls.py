@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
-from traceview.intervals import Coverage, Intervals, Times
-from traceview.measure.shared_work import calls_during, launch_rows
+from traceview.intervals import Coverage, Intervals, Rows, Times, rows_by_code
+from traceview.measure.gaps import OTHER_CALLS
+from traceview.measure.shared_work import calls_during, codes_of, launch_rows
 from traceview.model.analysis import NotMeasured
 from traceview.model.trace import Window, names_match
 from traceview.model.units import duration, quantity, verb
@@ -218,23 +219,18 @@ def _calls_in_gaps(capture: MeasuredCapture, device: GpuWork) -> pl.DataFrame:
     rows = rows if len(rows) else np.arange(first, stop)
     start, end, waiting = device.gap_start[rows], device.gap_end[rows], device.gap_thread[rows]
     ending = device.gap_operation[rows]
-    launches = capture.trace.operations["launch"].gather(ending[ending >= 0]).drop_nulls()
-    during = calls_during(capture.trace.api, Intervals(start, end))
-    calls = (
-        capture.trace.api[during]
-        .with_columns(row=pl.Series(during, dtype=pl.Int32))
-        .filter(
-            pl.col("start").is_between(device.steady.start, device.steady.end, closed="left"),
-            pl.col("thread").is_in(np.unique(waiting).tolist()),
-            (pl.col("role") == "api") | pl.col("row").is_in(launches.implode()),
-        )
-    )
-    ns = np.zeros(len(calls), np.int64)
-    for thread in calls["thread"].unique().to_list():
-        own, gaps = np.flatnonzero((calls["thread"] == thread).to_numpy()), waiting == thread
+    api, launches = capture.trace.api, launch_rows(capture.trace.operations)[ending[ending >= 0]]
+    calls = calls_during(api, Intervals(start, end))
+    calls = calls[(codes_of(api, "role")[calls] == OTHER_CALLS) | np.isin(calls, launches)]
+    begin, until, thread = (api[name].to_numpy()[calls] for name in ("start", "end", "thread"))
+    ns, is_steady = np.zeros(len(calls), np.int64), (begin >= device.steady.start) & (begin < device.steady.end)
+    for caller, own in rows_by_code(thread):
+        gaps = waiting == caller
         times = Coverage.from_union(Intervals(start[gaps], end[gaps]))
-        ns[own] = times.length_between(calls["start"].to_numpy()[own], calls["end"].to_numpy()[own])
-    return calls.select("row", "start", pl.col("name").cast(pl.String), pl.Series("ns", ns)).filter(pl.col("ns") > 0)
+        ns[own] = times.length_between(begin[own], until[own])
+    some = np.flatnonzero(is_steady & (ns > 0))
+    names = api["name"].gather(calls[some]).cast(pl.String)
+    return pl.DataFrame({"row": calls[some], "start": begin[some], "name": names, "ns": ns[some]})
 
 
 def _longest(calls: pl.DataFrame) -> pl.DataFrame:
@@ -261,7 +257,7 @@ def _case(capture: MeasuredCapture, main: pl.DataFrame) -> str:
         return "once"
     case = next((case for pattern, case in CASES if pattern.search(main["name"][0])), "")
     if case == "launch":
-        loading = main.filter(pl.col("row").is_in(_first_launches(capture)))
+        loading = main.filter(np.isin(main["row"].to_numpy(), _first_launches(capture)))
         return (
             "first"
             if _total(loading) > MOSTLY * _total(main)
@@ -273,12 +269,11 @@ def _case(capture: MeasuredCapture, main: pl.DataFrame) -> str:
 
 
 @once_per_capture
-def _first_launches(capture: MeasuredCapture) -> list[int]:
+def _first_launches(capture: MeasuredCapture) -> Rows:
     """Return the calls that launch each shape of kernels first."""
     shape, first = capture.trace.operations["shape"].to_numpy(), np.zeros(len(capture.trace.shapes), np.intp)
     first[shape[::-1]] = np.arange(len(shape))[::-1]  # the first of each is written last
-    calls: list[int] = np.unique(launch_rows(capture.trace.operations)[first]).tolist()
-    return calls
+    return launch_rows(capture.trace.operations)[first]
 
 
 def _repeat(capture: MeasuredCapture, calls: pl.DataFrame) -> bool:

@@ -124,30 +124,30 @@ def _grid_values(kernels: KernelSequence, kind: str, rows: Times) -> dict[str, o
     """Return the values of the kernels, by number of blocks and label, that leave most SM time idle."""
     shape, ns = kernels.shape[rows], kernels.ns[rows]
     launches, sums = np.bincount(shape), np.bincount(shape, weights=ns).astype(np.int64)
-    grids = dict[tuple[int, str, str], tuple[int, int]]()
-    named = kernels.shapes.kinds.select("label", pl.col("library").fill_null(""))
-    for row in np.flatnonzero(launches).tolist():
-        key = int(kernels.shapes.blocks[row]), *named.row(row)
-        before = grids.get(key, (0, 0))
-        grids[key] = before[0] + int(sums[row]), before[1] + int(launches[row])
+    used = np.flatnonzero(launches)
+    kinds = kernels.shapes.kinds.select("label", pl.col("library").fill_null(""))[used]
+    figures = {"blocks": kernels.shapes.blocks[used].astype(np.int64), "ns": sums[used], "launches": launches[used]}
+    grids = kinds.with_columns(**figures).group_by("blocks", "label", "library").agg(pl.col("ns", "launches").sum())
+    loss = grids["ns"].to_numpy() * _idle_share(grids["blocks"].to_numpy() / kernels.sms)
     # Equal losses are ordered by text, so that the result does not depend on the order of kernels.
-    (_, label, library), _ = max(
-        grids.items(),
-        key=lambda grid: (grid[1][0] * _idle_share(grid[0][0] / kernels.sms), " ".join(map(str, grid[0]))),
-    )
-    of_label = {blocks: each for (blocks, name, _), each in grids.items() if name == label}
-    total, count = (sum(each[column] for each in of_label.values()) for column in (0, 1))
+    _, label, library = max(grids.filter(loss == loss.max()).select("blocks", "label", "library").rows(), key=_text)
+    of_label = grids.filter(pl.col("label") == label)
+    total, count = of_label["ns"].sum(), of_label["launches"].sum()
     return {
         "label": title_name(label),
         "who": _launches_words(kernels, label, count),
-        "others": f" and other kernels have {SHAPES[kind]}" if any(name != label for _, name, _ in grids) else "",
+        "others": f" and other kernels have {SHAPES[kind]}" if len(of_label) < len(grids) else "",
         "library": library,
-        "blocks": _blocks_words(of_label),
+        "blocks": _blocks_words(of_label["blocks"].to_list()),
         "sms": kernels.sms,
         "time": duration(total),
         "launches": quantity(count, "launch", "launches"),
         "kernel_share": share(total, int(kernels.ns.sum())),
     }
+
+
+def _text(values: tuple[object, ...]) -> str:
+    return " ".join(map(str, values))
 
 
 def _launches_words(kernels: KernelSequence, label: str, count: int) -> str:

@@ -115,9 +115,9 @@ def idle_stream(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDr
     cost of switching to the stream and back. Without a cost it is a note: the program does not do what its author
     intends. The rule skips streams that only copy or communicate, and streams used less than once in two iterations.
     """
-    unused = _events_without_work(capture.trace, device.row)
+    unused = _events_without_work(capture).get(device.row)
     if unused:
-        named = [f"stream {stream} ({quantity(count, 'event')})" for (*_, stream), count in sorted(unused.items())]
+        named = [f"stream {stream} ({quantity(count, 'event')})" for stream, count in unused]
         values = {"device": device.id, "streams": quantity(len(named), "stream"), "named": join_words(named[:5])}
         yield FindingDraft("unused_stream", device, (), values, note_without_cost=True)
     for use, busiest in _idle_streams(capture.counted, device.use):
@@ -170,13 +170,14 @@ def _follower(capture: MeasuredCapture, device: GpuWork, busiest: StreamUse) -> 
     return max(followers, key=lambda row: row[2]) if followers and others else None
 
 
-def _events_without_work(trace: Trace, device: int) -> dict[tuple[int, int, int], int]:
-    """Count the events of each stream without work, of the processes that use the device, inside the trace's window.
+@once_per_capture
+def _events_without_work(capture: MeasuredCapture) -> dict[int, list[tuple[int, int]]]:
+    """Return each stream without work and its number of events inside the trace's window, by device.
 
     The time of an event is that of its call. Events whose calls were lost do not count.
     """
-    working = trace.streams.select("process", "context", "stream_id")
-    own_contexts = trace.streams.filter(pl.col("device") == device).select("process", "context").unique()
+    trace, stream = capture.trace, ["process", "context", "stream_id"]
+    contexts = trace.streams.select("device", "process", "context").unique()
     events = trace.stream_events.filter(
         pl.col("launch").is_not_null()
         & (pl.col("stream_id") != NO_STREAM)
@@ -187,12 +188,13 @@ def _events_without_work(trace: Trace, device: int) -> dict[tuple[int, int, int]
         starts = trace.api["start"].gather(events["launch"])
         events = events.filter(starts.is_between(trace.window.start, trace.window.end, closed="left"))
     unused = (
-        events.join(own_contexts, on=["process", "context"], how="semi")
-        .join(working, on=["process", "context", "stream_id"], how="anti")
-        .group_by("process", "context", "stream_id")
+        events.join(trace.streams, on=stream, how="anti")
+        .group_by(stream)
         .len()
+        .sort(stream)
+        .join(contexts, on=["process", "context"], maintain_order="left")
     )
-    return {(process, context, stream): count for process, context, stream, count in unused.iter_rows()}
+    return {device: own.select("stream_id", "len").rows() for (device,), own in unused.group_by("device")}
 
 
 def _idle_draft(capture: MeasuredCapture, device: GpuWork, use: StreamUse, busiest: StreamUse) -> FindingDraft:

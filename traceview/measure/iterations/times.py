@@ -122,7 +122,7 @@ def _idle_by_cause(
     borders = np.stack([start, end], axis=1).ravel()
     place = np.maximum(np.searchsorted(starts, borders, side="right") - 1, 0)
     cut_end = np.clip(borders, starts[place], ends[place])
-    before_border = attribute(trace, threads, starts[place], cut_end, operation[place])
+    before_border = np.stack(attribute(trace, threads, starts[place], cut_end, operation[place]))
     first, last = place[::2], place[1::2]
     idle = before_border[:, 1::2] - before_border[:, ::2]
     for code, cause in enumerate(CAUSES):

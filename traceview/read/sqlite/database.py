@@ -212,13 +212,14 @@ class Export:
 
     def _text(self, raw: bytes) -> str:
         """Decode a text up to MAX_NAME_BYTES. Raises ReportError above the limits."""
-        size = self._size
-        if len(raw) > MAX_NAME_BYTES:
-            size.check_text(len(raw))
-        size.total += len(raw)
+        size, count = self._size, len(raw)
+        if count > MAX_NAME_BYTES:
+            size.check_text(count)
+            raw = raw[:MAX_NAME_BYTES]
+        size.total += count
         if size.total > size.limit:
             size.check(0)
-        return raw[:MAX_NAME_BYTES].decode("utf-8", "replace")
+        return raw.decode("utf-8", "replace")
 
 
 @contextmanager
