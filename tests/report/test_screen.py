@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 
 import traceview.report
 from tests.report.made_analysis import made_analysis
+from traceview.model.program import Program
 from traceview.report.analysis import terminal
 from traceview.report.screen import (
     CLASS_COLOURS,
     MAX_LINES,
     SEVERITY_COLOURS,
     Screen,
+    cause_words,
     code_lines,
     left,
     middle,
@@ -144,3 +146,10 @@ def test_long_statement_continues_after_backslashes(words: list[str]) -> None:
     assert all(width(line) <= 80 for line in lines)
     joined = " ".join(line.removesuffix("\\").strip() for line in lines)
     assert joined == " ".join(words)
+
+
+def test_causes_of_idle_time_name_the_calls_of_the_gpu() -> None:
+    """AMD's GPUs have HIP (`xdit_sd35` of round 13)."""
+    nvidia, amd = (cause_words(Program("pytorch", ("pytorch",), nvidia=nvidia)) for nvidia in (True, False))
+    assert nvidia["host"].startswith("host code outside CUDA") and amd["host"].startswith("host code outside HIP")
+    assert "CUDA" not in " ".join(amd.values()) and nvidia.keys() == amd.keys()

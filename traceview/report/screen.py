@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from traceview.model.catalogue import read_toml
 from traceview.model.columns import Unit
+from traceview.model.program import Program
 from traceview.model.units import (
     RATES,
     SIZES,
@@ -256,6 +257,12 @@ WRITERS: dict[str, Callable[[Any], str]] = {
 }
 WORDS: Mapping[str, Mapping[str, str]] = read_toml(Path(__file__).with_name("words.toml"))
 CAUSE_WORDS, STATE_WORDS = WORDS["causes"], WORDS["states"]
+
+
+def cause_words(program: Program) -> Mapping[str, str]:
+    """Return the words for the causes of idle time. The calls of AMD's GPUs are HIP's."""
+    calls = "CUDA" if program.nvidia else "HIP"
+    return {cause: text.replace("CUDA", calls) for cause, text in CAUSE_WORDS.items()}
 
 
 def confidence_word(confidence: float) -> str:

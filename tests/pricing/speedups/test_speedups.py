@@ -191,7 +191,7 @@ def test_optimizer_tensor_by_tensor() -> None:
 
 @pytest.mark.parametrize("functor", ["AdamFunctor<float>, float", "LAMBStage2Functor<c10::Half>", "SGDFunctor<3>"])
 def test_fused_optimizer_of_apex_is_fused(functor: str) -> None:
-    """The GradScaler's kernel before the update is no update of its own (`ddp4_bucket100` of round 13)."""
+    """The GradScaler's kernel before the update changes no parameter (`ddp4_bucket100` of round 13)."""
     fused = f"multi_tensor_apply_kernel<TensorListMetadata<4>, {functor}>(int)"
     unscaled = "at::native::multi_tensor_apply_kernel<at::native::_amp_foreach_non_finite_check_and_unscale_cuda_>(int)"
     assert isinstance(FUSED_OPTIMIZER.estimate(sequence([BF16_GEMM, unscaled, fused])), str)

@@ -39,7 +39,7 @@ from traceview.report.analysis.answer import (
 from traceview.report.analysis.charts import charts
 from traceview.report.assets import ANALYSIS, escaped_json, library, pack, sha256
 from traceview.report.json import plain_values, values_of
-from traceview.report.screen import CAUSE_WORDS, STATE_WORDS, confidence_word
+from traceview.report.screen import STATE_WORDS, cause_words, confidence_word
 from traceview.report.timeline.inputs import PageInputs
 from traceview.report.timeline.packing import PackedTimeline, Timeline
 from traceview.report.timeline.rows import timeline_rows
@@ -70,7 +70,7 @@ def sections(inputs: PageInputs, whatif: WhatIf | None = None) -> Json:
         "program": program_words(analysis.program),
         "narrowed": analysis.trace.window is not None,
         "missing": [note.text.partition(". ")[2] for note in analysis.notes if note.id == "no_gpu_work"],
-        "cause_words": CAUSE_WORDS,
+        "cause_words": cause_words(analysis.program),
         "memories": MEMORIES,
         "opens": _first_view(analysis, covered),
         "covers": _coverages(analysis),
@@ -147,7 +147,7 @@ def _covered_figures(analysis: Analysis, device: DeviceUse, work: Bands, on: str
         "idle_ns": use.idle_ns,
         "parts": _parts(use, parts, work),
         "families": _families(use),
-        "tables": list(_idle_tables(use, parts.whole_ns, covers, on)),
+        "tables": list(_idle_tables(use, parts.whole_ns, cause_words(analysis.program), covers, on)),
     }
 
 
@@ -161,9 +161,9 @@ def _families(use: DeviceFigures) -> list[Json]:
     ]
 
 
-def _idle_tables(use: DeviceFigures, whole_ns: int, covers: str, on: str) -> Iterator[Json]:
+def _idle_tables(use: DeviceFigures, whole_ns: int, words: Mapping[str, str], covers: str, on: str) -> Iterator[Json]:
     """Yield the idle time by cause, and by what the host does in it where that is known."""
-    idle = {CAUSE_WORDS[cause]: use.gaps.causes[cause] for cause in CAUSES if use.gaps.causes[cause]}
+    idle = {words[cause]: use.gaps.causes[cause] for cause in CAUSES if use.gaps.causes[cause]}
     note = f"{duration(use.idle_ns)} in {use.gaps.count:,} gaps, {covers}. Each nanosecond is attributed to one cause."
     rows = [[cause, ns, ns / whole_ns] for cause, ns in idle.items()]
     if rows:

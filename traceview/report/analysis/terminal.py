@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from traceview.model.analysis import ITERATION_FIGURES, Analysis, DeviceFigures, DeviceUse, Iterations, NotMeasured
@@ -35,12 +35,12 @@ from traceview.report.analysis.answer import (
     speed_lines,
 )
 from traceview.report.screen import (
-    CAUSE_WORDS,
     PAGE_LINES,
     PLAIN,
     WIDTH,
     Screen,
     bulleted,
+    cause_words,
     code_lines,
     confidence_word,
     figures,
@@ -220,7 +220,7 @@ def tables(analysis: Analysis, top: int | None, columns: int = WIDTH) -> Iterato
         part = analysis.covered(device)
         for table in {**device.tables, **part.tables}.values():
             yield text_table(table, top, columns, f" on {name}")
-        yield _idle_causes(part, name, columns)
+        yield _idle_causes(part, name, cause_words(analysis.program), columns)
     for table in analysis.tables.values():
         yield text_table(table, top, columns)
     if not isinstance(analysis.iterations, NotMeasured):
@@ -255,14 +255,14 @@ def text_table(table: Table, chosen: int | None, screen_columns: int = WIDTH, pl
     return [f"{title}{more}", heads, *body]
 
 
-def _idle_causes(use: DeviceFigures, name: str, columns: int) -> list[str]:
+def _idle_causes(use: DeviceFigures, name: str, words: Mapping[str, str], columns: int) -> list[str]:
     if not use.idle_ns:
         return []
     causes = sorted(((cause, ns) for cause, ns in use.gaps.causes.items() if ns), key=lambda pair: -pair[1])
     lines = part_lines(causes, use.idle_ns, 14)
     return [
         f"Idle time of {name} by cause: {duration(use.idle_ns)} in {quantity(use.gaps.count, 'gap')}",
-        *_explained(((line, CAUSE_WORDS[cause]) for line, (cause, _) in zip(lines, causes, strict=True)), columns),
+        *_explained(((line, words[cause]) for line, (cause, _) in zip(lines, causes, strict=True)), columns),
         *_host_states(use, columns),
     ]
 
@@ -392,7 +392,8 @@ def _bars(analysis: Analysis, columns: int) -> tuple[list[str], list[str]]:
             lines.append(f"  {left(name, margin)} {bar(whole, min(MAX_BAR, room))}{end}")
     if len(devices) > MAX_DEVICES:
         lines.append(f"  and {len(devices) - MAX_DEVICES} more GPUs: -v")
-    return [*lines, *_legend(wholes, columns)], _causes(wholes[0], columns) if len(wholes) == 1 else []
+    causes = _causes(wholes[0], cause_words(analysis.program), columns) if len(wholes) == 1 else []
+    return [*lines, *_legend(wholes, columns)], causes
 
 
 def _legend(wholes: Sequence[Composition], columns: int) -> list[str]:
@@ -410,17 +411,17 @@ def _legend(wholes: Sequence[Composition], columns: int) -> list[str]:
     return lines
 
 
-def _causes(whole: Composition, columns: int) -> list[str]:
+def _causes(whole: Composition, words: Mapping[str, str], columns: int) -> list[str]:
     """Return the largest causes of idle time, in one line of WIDTH; [] without any."""
     causes = sorted(whole.idle.items(), key=lambda pair: -pair[1])[:MAX_CAUSES]
-    words = [
-        f"{whole.percent(ns)} {CAUSE_WORDS[cause].partition(' (')[0].removeprefix('launched, ')}"
+    shares = [
+        f"{whole.percent(ns)} {words[cause].partition(' (')[0].removeprefix('launched, ')}"
         for cause, ns in causes
         if ns > MIN_CAUSE * whole.idle_ns
     ]
-    while words and width(line := f"Idle: {', '.join(words)}") + 2 > max(columns, WIDTH):
-        words.pop()
-    return wrap(line, "  ", "    ", columns) if words else []
+    while shares and width(line := f"Idle: {', '.join(shares)}") + 2 > max(columns, WIDTH):
+        shares.pop()
+    return wrap(line, "  ", "    ", columns) if shares else []
 
 
 def _brief_findings(analysis: Analysis, columns: int) -> list[list[str]]:
