@@ -31,9 +31,9 @@ from traceview.pricing.speedups.steps import (
 )
 
 TENSOR_CORE, IN_MATRIX = pl.col("tensor_core"), pl.col("family").is_in(MATRIX)
-FP32_MATRIX = pl.col("label").str.contains("^fft2d_|gcgemm") | (  # steps of cuDNN's FP32 convolutions
-    IN_MATRIX & (pl.col("precision") == "fp32") & ~TENSOR_CORE
-)
+# Steps of cuDNN's FP32 convolutions, which its kernels for tensor cores do not have.
+TRANSFORMS = pl.col("label").str.contains("^fft2d_|gcgemm") | pl.col("demangled").str.contains(r"\bDSE::\w+_fft")
+FP32_MATRIX = TRANSFORMS | (IN_MATRIX & (pl.col("precision") == "fp32") & ~TENSOR_CORE)
 TF32_MATRIX = IN_MATRIX & (pl.col("precision") == "tf32")
 LAYOUT_LEFT = (0.0, 0.0, 0.05)
 # ResNet-50 and DenseNet in bfloat16 on an H200: 0.42 and 0.47 for PyTorch's own batch normalization, 0.85 and 0.87 for
