@@ -19,13 +19,17 @@ from traceview.intervals import length, union
 from traceview.measure.loading import MIN_LOADING
 from traceview.model.frozen import dataclass
 from traceview.model.trace import CLASSES, KINDS, Trace
-from traceview.model.unprofiled import UnprofiledTime
+from traceview.model.unprofiled import Bounds, UnprofiledTime
 from traceview.replay.changes.base import GraphChange
 from traceview.replay.constants import POWER, power_limits
 from traceview.replay.graph import COUNTED, RUN, Codes, DependencyGraph, Replay, path_times, replay
 from traceview.replay.profiler_costs import traced_events, without_profiler
 from traceview.replay.select import WHOLE_RUN, Selection
 
+UNCHANGED = Bounds(1.0, 1.0, 1.0)
+# Share of a step that torch.profiler's host time leaves: 0.54 to 0.83 of six steps that wait for the host, with GPU
+# activities and ops, without stacks (benchmarks/results/h200_change_pairs.json). Others take as long as without it.
+TORCH_PROFILER = Bounds(0.54, 0.67, 0.83)
 MIN_WAITING = 0.1  # share of the iterations; pauses before fewer batches show no loader that is as slow as the loop
 MIN_SLOWDOWN = 0.001  # a smaller slowdown is ignored
 ENGINES = ("h2d", "d2h")  # directions of copies that an engine makes one by one
@@ -62,13 +66,15 @@ class RunModel:
     """The unchanged graph, its replay, and the iterations that it models.
 
     For predictions of a run without the profiler, `graph` is the graph without it, and the iteration time is that of
-    the run without the profiler.
+    the run without the profiler. `host_left` is the share of the host's time that stays without the profiler where
+    only hidden host time has to be corrected for it.
     """
 
     graph: DependencyGraph
     base: Replay
     selection: Selection
     is_unprofiled: bool = False
+    host_left: Bounds = UNCHANGED
 
     def without_profiler(self, trace: Trace, time: UnprofiledTime) -> RunModel:
         """Return the model of the same run without the profiler. Raises UnfitGraphError."""
@@ -139,7 +145,13 @@ class ChangedRun:
         # What other iterations take beyond the modelled ones is host time: pauses for a loader, a log or a checkpoint.
         if beyond and not model.is_whole_run and model.host:
             beyond = int(beyond * min(_host_time(self.path) / model.host, 1.0))
-        return max(self.result.per_iteration + beyond, remaining_work(model, self.graph), self.least)
+        by_profiler = int(self.exposed_host * (1 - model.host_left.middle))
+        return max(self.result.per_iteration + beyond - by_profiler, remaining_work(model, self.graph), self.least)
+
+    @cached_property
+    def exposed_host(self) -> int:
+        """The ns of the host on the critical path that the GPU's work hides before the changes."""
+        return max(_host_time(self.path) - self.model.host, 0)
 
 
 def replay_changes(model: RunModel, changes: Sequence[GraphChange]) -> ChangedRun | str:

@@ -35,7 +35,16 @@ from traceview.replay.graph import (
     path_times,
     replay,
 )
-from traceview.replay.outcome import ChangedRun, RunModel, kernel_time, remaining_work, replay_changes, share_of_others
+from traceview.replay.outcome import (
+    TORCH_PROFILER,
+    UNCHANGED,
+    ChangedRun,
+    RunModel,
+    kernel_time,
+    remaining_work,
+    replay_changes,
+    share_of_others,
+)
 from traceview.replay.ranges import loader_may_take, spread
 from traceview.replay.select import LaunchedWork, select
 
@@ -302,7 +311,8 @@ def _model(analysis: Analysis, work: LaunchedWork | None = None) -> RunModel | s
         return f"other processes compute on its GPU for {share(others)} of the time, and a model holds one process"
     graph = build(analysis.trace, selection)
     try:
-        model = RunModel(graph, replay(graph), selection)
+        left = UNCHANGED if analysis.info.profiler == "nsys" else TORCH_PROFILER
+        model = RunModel(graph, replay(graph), selection, host_left=left)
         if abs(model.error) <= MAX_ERROR:
             return model
         replayed, mean = (duration(ns) for ns in (model.base.per_iteration, model.measured))
@@ -371,6 +381,9 @@ def _prediction(model: RunModel, changes: Sequence[GraphChange]) -> Prediction |
         time, low, high = measured.around_in_run(model.measured, run.time, margin)
     else:
         time, low, high = measured.around(_expected_time(model, changes, run), run.time, margin)
+    left = model.host_left
+    low -= int(run.exposed_host * (left.middle - left.low))
+    high += int(run.exposed_host * (left.high - left.middle))
     path = dict(run.path)
     path["compute"] += max(0, remaining - sum(path.values()))
     total = max(sum(path.values()), 1)
