@@ -301,6 +301,7 @@ def measured_times(program: Program, steps: int, file: Path) -> dict[str, list[f
     for change, (step, on) in [*variants.items()] * ROUNDS:
         run(step, on, loaded)
         times[change].append(round(run(step, on, steps), 4))
+    run(*variants["base"], loaded)
     traced(*variants["base"], file)
     return times
 
