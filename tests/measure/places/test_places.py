@@ -36,7 +36,7 @@ def test_tree_adds_up(name: str) -> None:
 def test_tree_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("traceview.measure.charts.trees.MAX_NODES", 4)
     monkeypatch.setattr("traceview.measure.charts.trees.MAX_DEPTH", 2)
-    analysis = analyzed(sample("torch_profiler/serial.json.gz"))
+    analysis = analyze(sample("torch_profiler/serial.json.gz"))
     nodes = inputs_of(analysis).charts.devices[0].places
     assert len(nodes) == 4 and all(node.parent < 0 or nodes[node.parent].parent < 0 for node in nodes)
     for at, node in enumerate(nodes):
