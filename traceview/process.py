@@ -18,6 +18,7 @@ from traceview.errors import TraceviewError
 
 M_ARENA_MAX, M_MMAP_MAX, M_TRIM_THRESHOLD = -8, -4, -1  # malloc.h
 TRIM_THRESHOLD_BYTES = 64 << 20
+MAX_POLARS_THREADS = 4
 MIN_OPEN_FILES = 64  # systems allow 256 or more; analyze opens 10, and each worker of fleet 4
 # The path of `python -c` begins with "", the working folder; without it under -P, -I and PYTHONSAFEPATH.
 NO_WORKING_FOLDER = "import sys; sys.path[:1] == [''] and sys.path.pop(0); "
@@ -37,12 +38,11 @@ def limit_memory_and_threads() -> None:
       then returns to the system.
     - The cyclic garbage collector is off: one command creates almost no cycles.
     - OpenBLAS gets one thread, because nothing multiplies matrices.
-    - polars gets one thread. Its frames are small: others mostly wait for work, which takes a tenth of the processor
-      time. Large tables are decoded and measured in threads of traceview (measure/shared_work.py).
     """
     gc.disable()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    os.environ.setdefault("POLARS_MAX_THREADS", "1")
+    if (os.cpu_count() or 1) > MAX_POLARS_THREADS:  # 32 threads use 1.5 times the processor time of 4
+        os.environ.setdefault("POLARS_MAX_THREADS", str(MAX_POLARS_THREADS))
     os.environ.setdefault("_RJEM_MALLOC_CONF", "narenas:1,dirty_decay_ms:200,muzzy_decay_ms:0")
     with suppress(AttributeError, OSError):  # only glibc has mallopt
         mallopt = ctypes.CDLL(None).mallopt

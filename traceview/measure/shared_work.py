@@ -5,7 +5,6 @@ Most measures need the launches of operations, and the rows of a device.
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -142,7 +141,6 @@ class LaunchQueue(NamedTuple):
 
 THREADS = 2  # more share the same memory bus
 FEW_ROWS = BLOCK
-ONE_THREAD = "TRACEVIEW_THREADS"  # ranks/worker.py sets it to 1
 
 
 class _ThisThread(Executor):
@@ -158,10 +156,10 @@ class _ThisThread(Executor):
 def measuring_threads(rows: int) -> Executor:
     """Return an executor for what is measured of `rows`. It has THREADS threads, or none if they gain nothing.
 
-    With few rows, threads wait for the interpreter. Processes that read reports side by side have ONE_THREAD: they
-    share the processors, and threads would add a fifth to their time.
+    With few rows, threads wait for the interpreter. polars has one thread in processes that read reports side by side.
+    They share the processors, and threads would add a fifth to their time.
     """
-    return ThreadPoolExecutor(THREADS) if rows > FEW_ROWS and os.environ.get(ONE_THREAD) != "1" else _ThisThread()
+    return ThreadPoolExecutor(THREADS) if rows > FEW_ROWS and pl.thread_pool_size() > 1 else _ThisThread()
 
 
 def started_beside(function: Callable[[], Result]) -> Callable[[], Result]:

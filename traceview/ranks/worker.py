@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from traceview.model.fleet import ReportResult
 
 NOT_SEEN = "the worker does not see it; all workers need the reports under the same absolute paths"
-THREADS = tuple(f"{name}_THREADS" for name in ("TRACEVIEW", "POLARS_MAX", "OMP_NUM", "OPENBLAS_NUM", "MKL_NUM"))
+THREADS = ("POLARS_MAX_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True, slots=True)
