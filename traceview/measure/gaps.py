@@ -172,7 +172,7 @@ def attribute(trace: Trace, states: ThreadStates, start: Times, end: Times, oper
 
     Returns the ns of each of CAUSES in each piece, which add up to its length. Pieces may overlap each other.
     """
-    # Arrays of their own fit into memory that others have freed, and those of causes that do not occur can go.
+    # An array for each cause, so that those of causes that do not occur can go.
     causes = [np.zeros(len(start), np.int64) for _ in CAUSES]
     calls = _LaunchColumns.from_trace(trace)
 
