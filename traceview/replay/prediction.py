@@ -311,7 +311,8 @@ def _model(analysis: Analysis, work: LaunchedWork | None = None) -> RunModel | s
         return f"other processes compute on its GPU for {share(others)} of the time, and a model holds one process"
     graph = build(analysis.trace, selection)
     try:
-        left = UNCHANGED if analysis.info.profiler == "nsys" else TORCH_PROFILER
+        is_corrected = analysis.info.profiler != "nsys" and analysis.options.costs is not None
+        left = TORCH_PROFILER if is_corrected else UNCHANGED
         model = RunModel(graph, replay(graph), selection, host_left=left)
         if abs(model.error) <= MAX_ERROR:
             return model

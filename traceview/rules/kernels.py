@@ -132,7 +132,7 @@ def _grid_values(kernels: KernelSequence, kind: str, rows: Times) -> dict[str, o
     # Equal losses are ordered by text, so that the result does not depend on the order of kernels.
     _, label, library = max(grids.filter(loss == loss.max()).select("blocks", "label", "library").rows(), key=_text)
     of_label = grids.filter(pl.col("label") == label)
-    total, count = of_label["ns"].sum(), of_label["launches"].sum()
+    total, count = map(int, of_label.select(pl.col("ns", "launches").sum()).row(0))
     return {
         "label": title_name(label),
         "who": _launches_words(kernels, label, count),
