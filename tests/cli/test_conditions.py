@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from tests.captures import analyzed, change, sample
 from tests.ranks.reports import merged, ranks_of
 from tests.report.made_analysis import bare_analysis
-from traceview.cli import removed
 from traceview.cli.conditions import OPERATORS, SHORT_NAMES, check_results, conditions_of
 from traceview.comparison import compare
 from traceview.errors import RequestError
@@ -152,46 +151,17 @@ def test_every_short_name_has_a_figure(command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "text", "new"),
+    ("command", "text", "near"),
     [
-        ("analyze", 'kernel:"gemm".per_call > 5ms', "devices[].steady.kernels[].total_ns"),
-        ("analyze", "kernels > 5", "devices[].steady.kernel_count"),
-        ("analyze", "gaps > 5", "devices[].gaps.count"),
-        ("analyze", "idle.launch > 5%", "devices[].steady.causes.launch"),
-        ("analyze", "exposed_p2p > 5%", "devices[].steady.copies[].exposed_ns"),
-        ("analyze", "overlap_h2d < 50%", "devices[].steady.copies[].exposed_ns"),
-        ("analyze", "overlap_communication < 50%", "devices[].steady.communication.overlapped_ns"),
-        ("analyze", "findings.cost > 5%", "finding"),
-        ("analyze", "findings.high > 0", "findings"),
-        ("analyze", "notes.count > 0", "notes"),
         ("analyze", "iteration.wall.p95 > 30ms", "iterations.wall_ns.p95"),
-        ("analyze", "iteration.count < 5", "iterations.count"),
         ("analyze", "sync.blocked > 9%", "host.sync.blocked_ns"),
-        ("analyze", "implicit_sync.count > 9", "host.implicit_sync.count"),
-        ("compare", "time > 3%", "iteration"),
-        ("compare", "wall > 3%", "iteration"),
-        ("compare", 'kernel:"gemm" > 3%', "against[].kernels[].cost_ns"),
-        ("compare", "idle.host > 3%", "against[].mean_parts.idle.host.difference_ns"),
-        ("compare", "twice > 3ms", "against[].mean_parts.twice.difference_ns"),
-        ("compare", "launches > 0", "against[].host.launches.difference"),
-        ("compare", "sync.count > 0", "against[].host.sync.count.difference"),
-        ("compare", "implicit_sync.cost > 0", "against[].host.implicit_sync.cost.difference_ns"),
-        ("fleet", "own > 5%", "ranks[].own_ns"),
-        ("fleet", "skew.p95 > 1ms", "collectives[].skew_ns.p95"),
-        ("fleet", "unmatched > 0", "unmatched_collectives"),
+        ("compare", "iterations > 3%", "iteration"),
         ("fleet", "clock.uncertainty > 5us", "clocks[].uncertainty_ns"),
     ],
 )
-def test_former_quantities_name_the_new_path(command: str, text: str, new: str) -> None:
-    refused(command, text, f"(write|the nearest is) {re.escape(new)}(?![.\\w])")
-    checks(command, f"{new} > 0")
-
-
-def test_every_pattern_of_a_former_quantity_is_tested() -> None:
-    marks = test_former_quantities_name_the_new_path.pytestmark[0]  # type: ignore[attr-defined]
-    for command, patterns in removed("quantities").items():
-        names = [re.split(r"[ :]", text)[0] for owner, text, _ in marks.args[1] if owner == command]
-        assert all(any(re.fullmatch(pattern, name) for name in names) for pattern in patterns), command
+def test_a_wrong_path_names_the_nearest(command: str, text: str, near: str) -> None:
+    refused(command, text, f"the nearest is {re.escape(near)}(?![.\\w])")
+    checks(command, f"{near} > 0")
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,6 @@ def test_standard_output(report: Path, tmp_path: Path, traceview: Command) -> No
 
 REFUSED = [
     (["--format", "json"], "'json' is not one of 'perfetto', 'parquet'"),
-    (["--format", "csv"], "`traceview export --format csv` is gone: `--format parquet` writes the tables"),
-    (["--format", "collapsed-host"], "`traceview export --format collapsed-host` is gone: the page of"),
     (["--until", "300ms"], "No such option '--until'"),
     (["--format", "parquet", "-o", "-"], "--format parquet writes a folder of tables, not standard output"),
     (["--format", "perfetto", "-o", "{report}"], "my.run.sqlite: the inputs and the outputs must be different"),

@@ -218,15 +218,6 @@ def test_document_where_a_report_is_needed(traceview: Command, folder: Path) -> 
     assert (code, out, err.count("\n")) == (2, "", 1) and "`traceview compare` alone reads" in err
 
 
-def test_stored_baseline_of_an_earlier_version(traceview: Command, tmp_path: Path) -> None:
-    stored = tmp_path / ".traceview" / "baselines" / "main.sqlite"
-    stored.parent.mkdir(parents=True)
-    stored.write_bytes(sample("dual.sqlite").read_bytes())
-    code, out, err = traceview("compare", stored, sample("dual.sqlite"))
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "main.sqlite: is a baseline of an earlier version" in err and "analyze" in err
-
-
 def test_time_without_the_profiler_of_a_document(folder: Path) -> None:
     old, new = (both(folder, name)[1] for name in ("serial", "dual"))
     comparison = compare(old, new, unprofiled_ns=[20_000_000, 10_000_000])

@@ -5,8 +5,6 @@ A subcommand's module is imported when the subcommand runs, so that `traceview -
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Callable
 from importlib import import_module
 from inspect import cleandoc
@@ -16,8 +14,7 @@ from typing import Any
 import click
 
 from traceview import __version__
-from traceview.errors import ReportError, RequestError, is_out_of_memory
-from traceview.model.catalogue import read_toml
+from traceview.errors import ReportError, is_out_of_memory
 
 CAPTURES = "traceview.captures"  # key of a click context's `meta`: the captures on the command line
 
@@ -43,26 +40,7 @@ GROUPS = {
     "skill plugin conditions fail_on_regression verbose quiet help help_all / junit top detail",
     "Limits": "workers / scheduler",
 }
-# Files with settings of version 0.1, which are no longer read, and what shows that they hold some.
-SETTINGS = {"traceview.toml": "", "pyproject.toml": r"(?m)^\s*\[tool\.traceview[].]"}
 EVERYTHING = "traceview.help_all"  # key of a click context's `meta`: whether help shows every option
-
-
-def removed(kind: str) -> dict[str, Any]:
-    """Return what version 0.1 had, and what to use instead."""
-    words: dict[str, Any] = read_toml(Path(__file__).with_name("removed.toml"))[kind]
-    return words
-
-
-def refuse_settings(folder: Path) -> None:
-    """Raise RequestError if the folder or one above it has SETTINGS."""
-    paths = (parent / name for parent in (folder, *folder.parents) for name in SETTINGS)
-    for path in filter(os.path.isfile, paths):  # Path.is_file raises in a folder that the user may not search
-        if re.search(SETTINGS[path.name], path.read_text(encoding="utf-8", errors="replace")):
-            raise RequestError(
-                f"{os.path.relpath(path, folder)}: holds settings of an earlier version of traceview, which are no "
-                "longer read; remove them, and give options on the command line (for budgets: --fail-if)"
-            )
 
 
 def _show_everything(context: click.Context, _option: click.Parameter, given: bool) -> None:
@@ -84,19 +62,6 @@ HELP_ALL = click.Option(
 
 class Command(click.Command):
     """A command whose help has its options in groups; those that few need are in --help-all alone."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; an option of an earlier version says what to use instead."""
-        given = f" {' '.join(args).replace('=', ' ')} "
-        try:
-            return super().parse_args(ctx, args)
-        except click.UsageError as error:
-            for name, instead in removed("options").items():
-                command, _, option = name.partition(" ")
-                is_extra = option.isupper() and type(error) is click.UsageError and "extra argument" in error.message
-                if command == self.name and (is_extra or f" {option} " in given):
-                    raise RequestError(f"`traceview {name}` is gone: {instead}") from None
-            raise
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, a section for each group."""
@@ -146,7 +111,7 @@ class _LazyCommands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Suggest a command for a file or a name like it, and what replaces a command of earlier versions."""
+        """Suggest a command for a file or a name like it."""
         if args[0] not in COMMANDS:
             self._suggest(ctx, args[0])
         return super().resolve_command(ctx, args)
@@ -154,8 +119,6 @@ class _LazyCommands(click.Group):
     def _suggest(self, ctx: click.Context, name: str) -> None:
         from difflib import get_close_matches
 
-        if name in removed("commands"):
-            raise RequestError(f"`traceview {name}` is gone: {removed('commands')[name]}")
         if name.endswith((".sqlite", ".nsys-rep")) or Path(name).is_file():
             ctx.fail(f"{name} is not a command; did you mean: traceview analyze {name}")
         if near := get_close_matches(name, COMMANDS, 1):
@@ -187,4 +150,4 @@ def cli(context: click.Context) -> None:
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
     else:
-        refuse_settings(Path.cwd())
+        Path.cwd()  # FileNotFoundError where the folder was deleted: imports would fail without naming that

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from traceview.cli.conditions import CheckResult
     from traceview.model.comparison import Comparison
 
-BASELINES = (".traceview", "baselines")  # the folder in which version 0.1 stored baselines
-
 
 @command(
     "traceview compare before.sqlite after.sqlite",
@@ -130,11 +128,6 @@ def _check_paths(reports: tuple[Path, ...], *outputs: Path | None) -> None:
     from traceview.read.formats import check_capture, is_document
 
     for report in reports:
-        if report.parent.parts[-2:] == BASELINES:
-            raise RequestError(
-                f"{report.name}: is a baseline of an earlier version; write its document, and compare with that: "
-                f"traceview analyze {report} --no-html --json base.json"
-            )
         if not is_document(report):
             check_capture(report)
     check_outputs(reports, outputs)

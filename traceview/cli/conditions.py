@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from traceview.cli import removed
 from traceview.cli.options import BYTES
 from traceview.cli.outputs import print_error, write_output
 from traceview.errors import RequestError
@@ -148,13 +147,10 @@ def conditions_of(command: str, texts: Iterable[str]) -> tuple[Condition, ...]:
 def _condition(command: str, text: str) -> Condition:
     text = text.strip()
     match = CONDITION.fullmatch(text)
-    name = match[1] if match else text.partition(":")[0]
-    for old, new in removed("quantities")[command].items():
-        if name not in SHORT_NAMES[command] and (replaced := re.fullmatch(old, name)):
-            raise RequestError(f"--fail-if {text!r}: write {replaced.expand(new)} in place of {name}")
     if match is None:
         raise RequestError(f"--fail-if {text!r} is not PATH OP VALUE, for example 'idle > 20%' or 'iteration > 12.5ms'")
-    quantity, unit = SHORT_NAMES[command].get(name, Quantity(name)), match[4] or ""
+    name, unit = match[1], match[4] or ""
+    quantity = SHORT_NAMES[command].get(name, Quantity(name))
     if unit in NANOSECONDS:
         scale, kind = NANOSECONDS[unit], "ns"
     elif unit.lower() in BYTES:

@@ -55,11 +55,6 @@ class _Capture(click.Path):
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:
-        if (name := os.fspath(value)).startswith("baseline:") and not Path(name).exists():
-            raise RequestError(
-                f"{name[:40]}: names a baseline of an earlier version; give the path of a document of "
-                "`traceview analyze --json`, which compare takes"
-            )
         path = super().convert(value, param, ctx)
         if ctx is not None:
             ctx.meta.setdefault(CAPTURES, []).append(path)
