@@ -112,9 +112,9 @@ def test_documents_are_those_of_the_commands(tmp_path: Path) -> None:
     analysis.to_html(tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == render(inputs_of(analysis))
     comparison, ranks = compare(analysis, analysis), merged(ranks_of("slowhost"))
+    ranks.to_html(tmp_path / "ranks.html")
+    assert "</html>" in (tmp_path / "ranks.html").read_text(encoding="utf-8")
     for result in (comparison, ranks):
-        result.to_html(tmp_path / "other.html")
-        assert "</html>" in (tmp_path / "other.html").read_text(encoding="utf-8")
         assert json.loads(result.to_json())["schema_version"] == 1
     with pytest.raises(OutputError):
         analysis.to_html(tmp_path / "missing" / "page.html")

@@ -106,8 +106,6 @@ def test_no_private_path_in_any_output(make: Callable[[Path], Path], tmp_path: P
             "compare",
             capture,
             capture,
-            "--html",
-            out / "compare.html",
             "--json",
             out / "c.json",
             "--markdown",

@@ -133,12 +133,12 @@ def to_markdown(result: Analysis | Comparison | Fleet | WhatIf) -> str:
     return comparison_markdown(result) if isinstance(result, Comparison) else markdown(result)
 
 
-def to_html(result: Analysis | Comparison | Fleet, path: str | Path) -> None:
+def to_html(result: Analysis | Fleet, path: str | Path) -> None:
     """Write the page of a result. That of an analysis shows events that the analysis lacks: it measures them again."""
     if isinstance(result, Analysis):
         page = analysis_page(page_inputs(analyze_trace(result.trace, result.options)))
     else:
-        page = comparison_report.render(result) if isinstance(result, Comparison) else fleet_report.render(result)
+        page = fleet_report.render(result)
     write_text(Path(path), page)
 
 

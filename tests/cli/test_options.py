@@ -61,10 +61,3 @@ def test_folder_of_captures_is_listed(traceview: Command, tmp_path: Path) -> Non
 def test_folder_of_tables_is_a_capture(traceview: Command, tmp_path: Path) -> None:
     pl.DataFrame({"id": [0], "value": ["a"]}).write_parquet(tmp_path / "StringIds.parquet")
     assert "captures" not in traceview("info", tmp_path).err
-
-
-def test_compare_writes_a_page_only_with_the_option(traceview: Command, tmp_path: Path) -> None:
-    captures = [sample("dual.sqlite"), sample("dual.sqlite")]
-    assert traceview("compare", *captures, "--no-html", "-q").code == 0
-    assert traceview("compare", *captures, "--no-html", "--html", tmp_path / "page.html").code == 2
-    assert list(tmp_path.iterdir()) == []

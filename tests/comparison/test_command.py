@@ -25,13 +25,13 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def test_summary_and_files(traceview: Command, tmp_path: Path) -> None:
-    document, summary, page = (tmp_path / f"compare.{end}" for end in ("json", "md", "html"))
-    code, out, err = traceview("compare", SERIAL, DUAL, "--json", document, "--markdown", summary, "--html", page)
+    document, summary = (tmp_path / f"compare.{end}" for end in ("json", "md"))
+    code, out, err = traceview("compare", SERIAL, DUAL, "--json", document, "--markdown", summary)
     assert (code, err) == (0, "")
     assert "Faster: an iteration took 30.1 ms, now 13.6 ms, -54.6%" in out
     assert json.loads(document.read_text())["against"][0]["verdict"] == "faster"
     assert summary.read_text().startswith("### `serial.sqlite` → `dual.sqlite`: faster\n")
-    assert sorted(tmp_path.iterdir()) == [page, document, summary]
+    assert sorted(tmp_path.iterdir()) == [document, summary]
 
 
 def test_json_on_standard_output(traceview: Command, documents: tuple[Path, Path]) -> None:

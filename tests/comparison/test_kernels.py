@@ -126,9 +126,9 @@ def test_texts() -> None:
     against = replace(only(compare_samples("dual", "dual")), kernels=changes)
     assert {kernel.status for kernel in changes} < set(STATUSES)
     assert kernel_counts(against) == "1 appeared, 1 vanished, 1 slower per call, 1 unchanged"
-    assert kernel_table(against, 10).texts == [
-        ["k [1]", "slower", "2", "3", "100 µs", "200 µs", "+400 µs"],
-        ["came [4]", "appeared", "0", "2", "-", "100 µs", "+200 µs"],
-        ["gone [2]", "vanished", "2", "0", "100 µs", "-", "-200 µs"],
+    assert kernel_table(against, 10).rows == [
+        ("k [1]", "slower", "2", "3", "100 µs", "200 µs", "+400 µs"),
+        ("came [4]", "appeared", "0", "2", "-", "100 µs", "+200 µs"),
+        ("gone [2]", "vanished", "2", "0", "100 µs", "-", "-200 µs"),
     ]
     assert kernel_name(replace(changes[0], grid=None)) == "k"

@@ -18,7 +18,7 @@ from traceview.comparison.kernels import Line, line_changes, sample_lines
 from traceview.intervals import Times
 from traceview.model.analysis import Analysis
 from traceview.pipeline import analyze
-from traceview.report.comparison import document, render
+from traceview.report.comparison import document
 from traceview.report.comparison.tables import line_name, line_table, shown_lines
 from traceview.report.comparison.terminal import render as render_text
 from traceview.report.comparison.terminal import to_markdown
@@ -92,10 +92,10 @@ def test_line_that_became_slower() -> None:
     [line] = shown_lines(against)
     assert line.idle.verdict == "more" and (line.idle.low, line.idle.high) == (25, 25)
     assert line_name(line) == "train.py:21 (train)"
-    for text in (render_text(comparison), to_markdown(comparison), render(comparison)):
+    for text in (render_text(comparison), to_markdown(comparison)):
         assert "1 more, 1 within noise" in text and "train.py:21" in text and "train.py:20" not in text
-    [row] = line_table(against, 10).texts
-    assert row[1:4] == ["40 ns", "65 ns", "+25 ns"]
+    [row] = line_table(against, 10).rows
+    assert row[1:4] == ("40 ns", "65 ns", "+25 ns")
     [written] = document(comparison)["against"]  # type: ignore[misc]
     assert [line["idle"]["difference_ns"] for line in written["lines"]] == [25, 0]  # type: ignore[index,call-overload,union-attr]
 
@@ -119,4 +119,4 @@ def test_no_lines_without_stacks() -> None:
     without = analyze(replace(plain.trace, evidence=evidence([], [])), skip=1)
     comparison = compare(plain, without)
     assert comparison.against[0].lines == ()
-    assert "Lines that made" not in render_text(comparison) + to_markdown(comparison) + render(comparison)
+    assert "Lines that made" not in render_text(comparison) + to_markdown(comparison)

@@ -17,7 +17,7 @@ from traceview.errors import RequestError
 from traceview.model.analysis import Analysis, Iterations
 from traceview.replay.prediction import predict
 from traceview.report.analysis import to_json
-from traceview.report.comparison import render
+from traceview.report.comparison.terminal import to_markdown
 
 TRUE_CHANGES = [("serial", "pinned", ("pin", "sync")), ("pinned", "prefetch", ("prefetch",))]
 
@@ -45,7 +45,7 @@ def test_prediction_is_that_of_whatif_with_the_profiler(before: str, after: str,
 
 def test_every_report_has_the_prediction(traceview: Command, tmp_path: Path) -> None:
     paths = [sample(f"trainer/{name}.sqlite") for name in ("serial", "pinned", "prefetch")]
-    outputs = [f"--{kind}={tmp_path / kind}" for kind in ("json", "markdown", "html")]
+    outputs = [f"--{kind}={tmp_path / kind}" for kind in ("json", "markdown")]
     code, out, err = traceview("compare", *paths[:2], "--change", "pin,sync", *outputs)
     assert (code, err) == (0, "")
     (line,) = (line for line in out.splitlines() if "redicted for" in line)
@@ -64,7 +64,6 @@ def test_every_report_has_the_prediction(traceview: Command, tmp_path: Path) -> 
         "without_profiler": False,
     }
     assert line.strip() + "." in (tmp_path / "markdown").read_text()
-    assert "Prediction of whatif" in (tmp_path / "html").read_text()
     several = traceview("compare", *paths, "--change", "pin").out
     assert several.count("predicted for pin") == 2 and "10.6 ms came, outside the range" in several
     assert json.loads(traceview("compare", *paths[:2], "--json", "-").out)["against"][0]["predicted"] is None
@@ -109,7 +108,7 @@ def test_document_holds_the_prediction_of_a_finding(stored: Path) -> None:
     measured = replace(trainer("pinned"), iterations=replace(after, unprofiled=None))
     unknown = only(compare(stored, measured, changes=["pin"])).predicted
     assert unknown is not None and unknown.result_ns is unknown.is_inside is unknown.error is None
-    assert "what came is not known" in render(compare(stored, measured, changes=["pin"]))
+    assert "what came is not known" in to_markdown(compare(stored, measured, changes=["pin"]))
 
 
 def test_document_without_the_prediction(stored: Path) -> None:

@@ -18,12 +18,12 @@ import pytest
 
 from tests.captures import ROOT
 from traceview.report import assets
-from traceview.report.assets import ANALYSIS, COMPARISON, FLEET, PageFiles, imports, library, modules, script
+from traceview.report.assets import ANALYSIS, FLEET, PageFiles, imports, library, modules, script
 
 FOLDER = Path(str(resources.files(assets)))
 BUNDLE = "plotly.js-basic-dist-min"
 SCRIPTS = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.js"))
-PAGES = pytest.mark.parametrize("page", [ANALYSIS, COMPARISON, FLEET], ids=["analysis", "comparison", "fleet"])
+PAGES = pytest.mark.parametrize("page", [ANALYSIS, FLEET], ids=["analysis", "fleet"])
 # Everything at the top level begins in the first column; prettier sees to that.
 DECLARED = re.compile(r"^(export )?(?:async function|function|const) (\w+)", re.MULTILINE)
 OTHER_DECLARATION = re.compile(
@@ -82,7 +82,7 @@ def test_written_script_has_no_line_of_comments(page: PageFiles) -> None:
 
 
 def test_every_script_belongs_to_a_page() -> None:
-    assert sorted({name for page in (ANALYSIS, COMPARISON, FLEET) for name in modules(page.entry)}) == SCRIPTS
+    assert sorted({name for page in (ANALYSIS, FLEET) for name in modules(page.entry)}) == SCRIPTS
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

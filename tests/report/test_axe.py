@@ -11,12 +11,10 @@ from playwright.sync_api import Browser
 from tests.captures import SAMPLES, analyzed, sample
 from tests.pages import inputs_of, page_of
 from tests.report.browser import Opened, opened
-from traceview.comparison import compare
 from traceview.model.whatif import WhatIf
 from traceview.ranks.analyze_reports import analyze_reports
 from traceview.replay.prediction import whatif
 from traceview.report.analysis.page import render
-from traceview.report.comparison import render as render_comparison
 from traceview.report.fleet import render as render_fleet
 
 AXE = Path(__file__).resolve().parents[2] / "node_modules" / "axe-core" / "axe.min.js"
@@ -44,7 +42,6 @@ def what_if() -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "analysis": lambda: page_of("ddp2"),
     "what-if": what_if,
-    "comparison": lambda: render_comparison(compare(sample("serial.sqlite"), sample("dual.sqlite"))),
     "fleet": lambda: render_fleet(analyze_reports(sorted((SAMPLES / "ranks").glob("slowhost*.sqlite.xz")), workers=1)),
 }
 

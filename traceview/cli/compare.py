@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 )
 @click.argument("captures", type=options.CAPTURE, nargs=-1, metavar="BEFORE AFTER...")
 @options.JSON
-@click.option("--html", type=options.PAGE_OUTPUT, help="Write a page that aligns the timelines.")
-@click.option("--no-html", is_flag=True, help="Write no page; so it is without --html.")
 @options.MARKDOWN
 @options.ITERATION
 @options.SKIP
@@ -71,8 +69,6 @@ if TYPE_CHECKING:
 def compare(
     captures: tuple[Path, ...],
     json_path: Path | None,
-    html: Path | None,
-    no_html: bool,
     markdown: Path | None,
     top: int,
     conditions: tuple[str, ...],
@@ -91,13 +87,11 @@ def compare(
         raise RequestError("compare takes BEFORE and AFTER, two captures or more")
     from traceview.cli.conditions import check_results, conditions_of, exit_if_failed, with_checks
     from traceview.comparison import compare as run
-    from traceview.report.comparison import document, render, to_json
+    from traceview.report.comparison import document, to_json
     from traceview.report.comparison.terminal import to_markdown
 
-    if no_html and html is not None:
-        raise RequestError("--html does not go with --no-html")
     chosen = conditions_of("compare", conditions)
-    _check_paths(captures, json_path, markdown, html, junit)
+    _check_paths(captures, json_path, markdown, junit)
     with progress(quiet) as step:
         comparison = run(*captures, progress=step, **given)
         checks = check_results(chosen, partial(document, comparison))
@@ -108,7 +102,7 @@ def compare(
         (markdown, partial(with_checks, partial(to_markdown, comparison, top=top), checks)),
     )
     summary = None if quiet else partial(text_of, "comparison.terminal", comparison, verbose, top=top)
-    print_out(write_results(html, partial(render, comparison), documents, summary))
+    print_out(write_results(None, str, documents, summary))
     exit_if_failed(checks, junit)
 
 

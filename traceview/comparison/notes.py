@@ -173,7 +173,7 @@ def _document_notes(files: Sequence[str], analyses: Sequence[Analyzed], cut: str
             continue
         yield (
             f"{file} is a document of sums: {medians}intervals of parts and kernels, figures of the host, source "
-            "lines, the timeline, and what counts twice are not measured"
+            "lines, and what counts twice are not measured"
         )
 
 

@@ -5,11 +5,11 @@ Times are whole ns per iteration. Differences are after minus before: negative m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from traceview.model.analysis import IterationSummary
-from traceview.model.columns import Paged
+from traceview.model.columns import Documented
 from traceview.model.trace import Note
 
 VERDICTS = ("faster", "slower", "noise", "unjudged")
@@ -222,26 +222,8 @@ class CaptureDifference:
         return {change.name: change for change in changes}
 
 
-@dataclass(frozen=True, slots=True)
-class IterationTimeline:
-    """The events of one capture around its iteration of median length.
-
-    `events` has the columns lane, start, length, look and name: lane is an index into `lanes`, name into `names`; times
-    are ns after `zero_ns`, ascending. `iterations` are the starts and ends of the iterations that are shown in full.
-    """
-
-    lanes: tuple[str, ...]
-    names: tuple[str, ...]
-    events: tuple[tuple[int, int, int, str, int], ...]
-    iterations: tuple[tuple[int, int], ...]
-    first: int  # index of `iterations[0]` among the capture's compared iterations
-    middle: int  # index into `iterations` of the one with median length
-    zero_ns: int  # on the capture's clock
-    left_out: int  # events inside the iterations that exceed the limit
-
-
 @dataclass(frozen=True, slots=True, repr=False)
-class Comparison(Paged):
+class Comparison(Documented):
     """Captures compared with the first of them.
 
     Attributes:
@@ -252,7 +234,6 @@ class Comparison(Paged):
         level: The confidence level of the intervals, 0.95.
         min_change: Changes of the mean time below this share of the base's count as noise, from 0 to 1.
         notes: What weakens the comparison.
-        timelines: A function that returns the timelines in the order of the captures, for a page; None for a document.
     """
 
     base: ComparedCapture
@@ -262,4 +243,3 @@ class Comparison(Paged):
     level: float
     min_change: float
     notes: tuple[Note, ...] = ()
-    timelines: Callable[[], tuple[IterationTimeline | None, ...]] | None = field(default=None, compare=False)

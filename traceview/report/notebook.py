@@ -106,7 +106,7 @@ def _comparison(comparison: Comparison) -> Iterator[Block]:
         table = part_table(against)
         yield Title(f"{comparison.base.file} → {against.capture.file}: {against.verdict}")
         yield sentence(comparison_headline(against, comparison.cut))
-        yield Grid(table.head, table.texts, table.title)
+        yield Grid(table.head, table.rows, table.title)
 
 
 def _whatif(result: WhatIf) -> Iterator[Block]:

@@ -4,7 +4,6 @@ core/        shared by all pages: tables, figures as text, packed columns, colou
 analysis/    the page of one analysis: summary, findings, tables
 timeline/    its timeline
 charts/      its charts
-comparison/  the page of a comparison
 fleet/       the page of a fleet
 
 Every file is read once and escaped to ASCII. Any other character would double the memory of the document in Python,
@@ -102,12 +101,6 @@ ANALYSIS = PageFiles(
         "analysis/print.css",
     ),
     "analysis/main.js",
-)
-COMPARISON = PageFiles(
-    "comparison/page.html",
-    "what changed",
-    ("core/palette.css", "core/page.css", "comparison/comparison.css"),
-    "comparison/main.js",
 )
 FLEET = PageFiles(
     "fleet/page.html",

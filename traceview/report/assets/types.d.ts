@@ -305,46 +305,6 @@ export interface Chart {
   drawn: boolean;
 }
 
-/** An event of a comparison's timeline: indexes of its lane, look and name, and times in ns. */
-export type CaptureEvent = [lane: number, start: number, length: number, look: number, name: number];
-
-/** One capture of a comparison: report/compare_html. */
-export interface Capture {
-  file: string;
-  lanes: string[];
-  names: string[];
-  looks: Look[];
-  events: CaptureEvent[];
-  iterations: [number, number][];
-  first: number;
-  middle: number;
-  leftOut: number;
-  canvas: HTMLCanvasElement;
-  inner: Map<number, number>;
-  hue: string[];
-}
-
-export interface ComparisonContent {
-  base: string;
-  how: string;
-  notes: string[];
-  /** The parts of the mean iteration of each capture. */
-  bars: { file: string; ns: number; parts: { look: Look; word: string; ns: number }[] }[];
-  against: {
-    file: string;
-    verdict: string;
-    text: string;
-    accounts: string;
-    /** `events` has the name on the timelines for each row. */
-    tables: {
-      title: string;
-      columns: { title: string; unit: string }[];
-      rows: (string | number | null)[][];
-      events: string[] | null;
-    }[];
-  }[];
-}
-
 export interface Rank {
   label: string;
   file: string;

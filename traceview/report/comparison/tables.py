@@ -1,4 +1,4 @@
-"""Sentences, figures and tables of a comparison for all reports, and the rows of tables for the terminal."""
+"""Sentences, figures and tables of a comparison, for the terminal and for Markdown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from traceview.model.comparison import (
     PredictedTime,
     TimeShape,
 )
-from traceview.model.frozen import dataclass
 from traceview.model.rows import place_text, size_text
 from traceview.model.units import duration, durations, number, plain, quantity, share, signed_duration, time_range
 from traceview.report.screen import WORDS
@@ -223,47 +222,19 @@ def notes(comparison: Comparison) -> Iterator[str]:
 PER_CALL = {"slower": "slower per call", "faster": "faster per call"}
 
 
-CHANGE = (("before", "ns"), ("after", "ns"), ("difference", "signed_ns"), ("95% interval", "text"), ("change", "text"))
-PREDICTION = (
-    *(("change", "text"), ("before", "ns"), ("predicted", "ns"), ("at least", "ns"), ("at most", "ns")),
-    *(("came", "ns"), ("range", "text")),
-)
-HOST = (("call", "text"), ("before", "text"), ("after", "text"), ("difference", "text"))
-KERNEL = (
-    *(("kernel", "code"), ("change", "text"), ("calls before", "text"), ("calls after", "text")),
-    *(("per call before", "ns"), ("per call after", "ns"), ("cost per iteration", "signed_ns")),
-)
-WITHOUT_HEADING = ("part", "work and cause", "call", "line", "kernel", "change")  # titles that only the page shows
+CHANGE = ("before", "after", "difference", "95% interval", "")
+PREDICTION = ("", "before", "predicted", "at least", "at most", "came", "range")
+HOST = ("", "before", "after", "difference")
+KERNEL = ("", "", "calls before", "calls after", "per call before", "per call after", "cost per iteration")
 
 
-class Time(NamedTuple):
-    """A time in a table: a number for the page, a text for other reports."""
-
-    ns: int | None
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ComparisonTable:
-    """A table with the title and unit of each column; the first cell of a row names it.
-
-    `events` are the names of the kernels whose events a click on a row marks in the page, by row.
-    """
+class ComparisonTable(NamedTuple):
+    """A table of texts; the first cell of a row names it, in code if `is_code`."""
 
     title: str
-    columns: tuple[tuple[str, str], ...]
-    rows: list[tuple[str | Time, ...]]
-    events: list[str] | None = None
-
-    @property
-    def head(self) -> list[str]:
-        """The headings as texts."""
-        return ["" if title in WITHOUT_HEADING else title for title, _ in self.columns]
-
-    @property
-    def texts(self) -> list[list[str]]:
-        """The rows as texts."""
-        return [[cell.text if isinstance(cell, Time) else cell for cell in row] for row in self.rows]
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    is_code: bool = False
 
 
 def every_table(against: CaptureDifference, top: int) -> Iterator[ComparisonTable]:
@@ -275,7 +246,7 @@ def every_table(against: CaptureDifference, top: int) -> Iterator[ComparisonTabl
     if against.predicted is not None:
         yield prediction_table(against.predicted)
     if rows := _rows(*exposed_changes(against)):
-        yield ComparisonTable("Exposed time by cause (means)", (("work and cause", "text"), *CHANGE), rows)
+        yield ComparisonTable("Exposed time by cause (means)", ("", *CHANGE), rows)
     yield ComparisonTable("Host (means)", HOST, list(host_rows(against)))
     if against.lines:
         yield line_table(against, top)
@@ -286,7 +257,7 @@ def part_table(against: CaptureDifference) -> ComparisonTable:
     """Return the parts of the mean time."""
     names = [*(part_words(part.name) for part in shown_parts(against)), "time", "median iteration"]
     rows = _rows(names, [*shown_parts(against), against.time, against.wall])
-    return ComparisonTable("Difference by part (means)", (("part", "text"), *CHANGE), rows)
+    return ComparisonTable("Difference by part (means)", ("", *CHANGE), rows)
 
 
 def exposed_changes(against: CaptureDifference) -> tuple[list[str], list[FigureChange]]:
@@ -304,26 +275,15 @@ def prediction_table(predicted: PredictedTime) -> ComparisonTable:
     """Return a row with what was predicted for the change, and what came."""
     times = (predicted.before_ns, predicted.iteration_ns, predicted.low_ns, predicted.high_ns, predicted.result_ns)
     inside = {True: "inside", False: "outside", None: "not known"}[predicted.is_inside]
-    row: tuple[str | Time, ...] = (
-        predicted.change,
-        *(Time(ns, "-" if ns is None else duration(ns)) for ns in times),
-        inside,
-    )
+    texts = ("-" if ns is None else duration(ns) for ns in times)
     title = f"Prediction of whatif{' without the profiler' if predicted.without_profiler else ''}"
-    return ComparisonTable(title, PREDICTION, [row])
+    return ComparisonTable(title, PREDICTION, [(predicted.change, *texts, inside)])
 
 
-def _rows(names: Iterable[str], changes: Sequence[FigureChange]) -> list[tuple[str | Time, ...]]:
+def _rows(names: Iterable[str], changes: Sequence[FigureChange]) -> list[tuple[str, ...]]:
     """Return a row for each change: name, both times, difference, interval, relative change."""
     return [
-        (
-            name,
-            Time(change.before, before),
-            Time(change.after, after),
-            Time(change.difference, signed_duration(change.difference)),
-            interval(change),
-            _relative_words(change),
-        )
+        (name, before, after, signed_duration(change.difference), interval(change), _relative_words(change))
         for name, change, (before, after) in zip(names, changes, time_pairs(changes), strict=True)
     ]
 
@@ -354,7 +314,7 @@ def line_table(against: CaptureDifference, top: int) -> ComparisonTable:
     lines = shown_lines(against)[:top]
     rows = _rows(map(line_name, lines), [line.idle for line in lines])
     title = f"Lines that made the GPU wait (means): {line_counts(against)}"
-    return ComparisonTable(title, (("line", "code"), *CHANGE), rows)
+    return ComparisonTable(title, ("", *CHANGE), rows, is_code=True)
 
 
 def shown_lines(against: CaptureDifference) -> tuple[LineChange, ...]:
@@ -381,19 +341,11 @@ def line_name(line: LineChange) -> str:
 
 def kernel_table(against: CaptureDifference, top: int) -> ComparisonTable:
     """Return the kernels that appeared, vanished or changed, the costliest first."""
-    shown = shown_kernels(against)[:top]
-    rows: list[tuple[str | Time, ...]] = [
-        (
-            kernel_name(kernel),
-            kernel.status,
-            *calls(kernel),
-            *per_call(kernel),
-            Time(kernel.cost_ns, signed_duration(kernel.cost_ns)),
-        )
-        for kernel in shown
+    rows = [
+        (kernel_name(kernel), kernel.status, *calls(kernel), *per_call(kernel), signed_duration(kernel.cost_ns))
+        for kernel in shown_kernels(against)[:top]
     ]
-    events = [plain(kernel.name, 300) for kernel in shown]
-    return ComparisonTable(f"Kernels: {kernel_counts(against)}", KERNEL, rows, events)
+    return ComparisonTable(f"Kernels: {kernel_counts(against)}", KERNEL, rows, is_code=True)
 
 
 def shown_kernels(against: CaptureDifference) -> tuple[KernelChange, ...]:
@@ -419,11 +371,8 @@ def calls(kernel: KernelChange) -> tuple[str, ...]:
     return tuple(map(number, means))
 
 
-def per_call(kernel: KernelChange) -> list[Time]:
+def per_call(kernel: KernelChange) -> list[str]:
     """Return the mean GPU time of a call in both captures; "-" where a capture has no call."""
     means = (kernel.per_call.mean_before, kernel.per_call.mean_after)
     absent = (kernel.status == "appeared", kernel.status == "vanished")
-    return [
-        Time(None, "-") if missing else Time(int(ns), duration(int(ns)))
-        for ns, missing in zip(means, absent, strict=True)
-    ]
+    return ["-" if missing else duration(int(ns)) for ns, missing in zip(means, absent, strict=True)]

@@ -66,10 +66,10 @@ def _side(capture: ComparedCapture, cut: str) -> str:
 
 
 def _markdown_table(table: tables.ComparisonTable, first: str = "") -> Iterator[str]:
-    name = markdown_code if table.columns[0][1] == "code" else markdown_text
+    name = markdown_code if table.is_code else markdown_text
     yield markdown_row([first, *table.head[1:]])
     yield markdown_row([":--", *("--:" for _ in table.head[1:])])
-    yield from (markdown_row([name(row[0]), *map(markdown_text, row[1:])]) for row in table.texts)
+    yield from (markdown_row([name(row[0]), *map(markdown_text, row[1:])]) for row in table.rows)
 
 
 NAME = 20
@@ -222,7 +222,7 @@ def _kernels(against: CaptureDifference, columns: int, top: int) -> list[str]:
 
 def _kernel(name: str, kernel: KernelChange) -> str:
     """Return one line; "~" marks a time per call within noise."""
-    (old, new), (before, after) = tables.calls(kernel), (time.text for time in tables.per_call(kernel))
+    (old, new), (before, after) = tables.calls(kernel), tables.per_call(kernel)
     counts = old if old == new else f"{old} → {new}"
     mark = "~ " if kernel.per_call.verdict == "noise" else ""
     return f"  {name}{counts:>13}{before:>10}{mark + after:>11}{signed_duration(kernel.cost_ns):>10}"

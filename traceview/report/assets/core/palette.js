@@ -1,7 +1,7 @@
 // Patterns and names of the looks of marks; palette.css has their colours. No meaning depends on colour alone.
 import { byId, context2d, el } from "./dom.js";
 
-export const LOOK_WORDS = {
+const LOOK_WORDS = {
   compute: "compute",
   communication: "communication",
   h2d: "copy h2d",
@@ -79,7 +79,7 @@ export function lookWord(look) {
   return LOOK_WORDS[look] ?? look.replace("_", ": ").replaceAll("_", " ");
 }
 
-export function patternName(look) {
+function patternName(look) {
   return PATTERNS[look] ?? "";
 }
 
