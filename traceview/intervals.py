@@ -135,13 +135,13 @@ def number_distinct(equal: Positions) -> tuple[Positions, Positions]:
     return first, number[equal]
 
 
-def distinct_rows(frames: Sequence[pl.DataFrame], ordered: bool = False) -> tuple[pl.DataFrame, list[Times]]:
+def distinct_rows(frames: Sequence[pl.DataFrame]) -> tuple[pl.DataFrame, list[Times]]:
     """Return the distinct rows of frames with equal columns, and for each frame the position of its rows among them.
 
-    They are in the order of their first occurrence, or with `ordered` in that of their values, nulls first.
+    They are in the order of their first occurrence.
     """
     every = pl.concat(frames)
-    distinct = every.unique().sort(every.columns) if ordered else every.unique(maintain_order=True)
+    distinct = every.unique(maintain_order=True)
     numbered = distinct.with_row_index("position")
     joined = every.join(numbered, on=every.columns, how="left", nulls_equal=True, maintain_order="left")
     position = joined["position"].cast(pl.Int64).to_numpy()
@@ -149,13 +149,15 @@ def distinct_rows(frames: Sequence[pl.DataFrame], ordered: bool = False) -> tupl
 
 
 def rows_of_largest(values: NDArray[np.signedinteger[Any]], count: int) -> Times:
-    """Return rows that include those of the `count` largest values, and of all as large as the least of these."""
-    starts = np.arange(0, len(values), LARGEST_BLOCK)
-    if not 0 < count <= len(starts):
+    """Return the rows of the `count` largest values, and of all as large as the least of these."""
+    if not 0 < count < len(values):
         return np.arange(len(values) if count > 0 else 0)
-    # `count` blocks have a maximum of at least this size, so at least `count` values have it.
-    largest = np.maximum.reduceat(values, starts)
-    return np.flatnonzero(values >= np.partition(largest, -count)[-count])
+    starts, least = np.arange(0, len(values), LARGEST_BLOCK), values.min()
+    if count <= len(starts):
+        # `count` blocks have a maximum of at least this size, so at least `count` values have it.
+        least = np.partition(np.maximum.reduceat(values, starts), -count)[-count]
+    some = np.flatnonzero(values >= least)
+    return some[values[some] >= np.partition(values[some], -count)[-count]]
 
 
 def largest_positions(values: NDArray[np.signedinteger[Any]], count: int) -> list[int]:

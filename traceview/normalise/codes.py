@@ -151,13 +151,18 @@ def categories(column: pl.Series) -> list[str]:
     return enum_texts(column).to_list()
 
 
+def text_column(ids: pl.Series, tables: Mapping[str, pl.DataFrame]) -> pl.Series:
+    """Return the text of each string id."""
+    wanted, strings = ids.cast(pl.Int64).to_frame("id"), tables[raw.STRINGS]
+    if len(ids) < len(strings):
+        strings = strings.filter(pl.col("id").is_in(wanted["id"].drop_nulls().implode()))
+    joined = wanted.join(strings.unique("id", keep="first"), on="id", how="left", maintain_order="left")
+    return joined["value"].fill_null(UNNAMED)
+
+
 def texts_of(ids: pl.Series, tables: Mapping[str, pl.DataFrame]) -> list[str]:
     """Return the text of each string id."""
-    strings = tables[raw.STRINGS].unique("id", keep="first")
-    joined = pl.DataFrame({"id": ids}, schema={"id": pl.Int64}).join(
-        strings, on="id", how="left", maintain_order="left"
-    )
-    return joined["value"].fill_null(UNNAMED).to_list()
+    return text_column(ids, tables).to_list()
 
 
 def event_texts(events: pl.DataFrame, tables: Mapping[str, pl.DataFrame]) -> pl.Series:

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import covered_length, distinct_rows, first_equal_rows, number_distinct, row_hashes, union
+from traceview.intervals import covered_length, first_equal_rows, number_distinct, row_hashes, union
 from traceview.model.names import ABI_TAGS, COMMUNICATION, EXPERT_PARALLEL
 from traceview.model.sizes import empty_frame
 from traceview.model.stacks import CAPTURES
@@ -41,8 +41,8 @@ from traceview.normalise.codes import (
     integers,
     positions,
     short_names,
+    text_column,
     text_enum,
-    texts_of,
 )
 from traceview.normalise.devices import RAW_COLUMNS, STREAM_KEY, Devices, RawStreamIds
 from traceview.normalise.threads import Threads, process_ids, process_of
@@ -75,22 +75,25 @@ def kernel_shapes(
     present = every.select(name for name in raw.SHAPE_COLUMNS if name in every.columns)
     first, shape = number_distinct(first_equal_rows(row_hashes([integers(column, NULL) for column in present])))
     # Static and dynamic shared memory are one column of a shape, and text may have several ids.
-    shapes, (number,) = distinct_rows(
-        [pl.concat([empty_shapes(), _shapes_frame(present[first], tables)])], ordered=True
-    )
-    rows = number.astype(np.uint32)[NO_KERNEL + 1 :][shape]
-    return shapes, rows if apart is None else rows[table[raw.SHAPE].to_numpy()]
+    every = pl.concat([empty_shapes(), _shapes_frame(present[first], tables)])  # the empty one sorts first
+    order = every.select(pl.arg_sort_by(every.columns)).to_series()
+    every = every[order]
+    is_new = every.select(pl.any_horizontal(pl.all().ne_missing(pl.all().shift())) | (pl.int_range(pl.len()) == 0))
+    number = np.empty(len(every), np.uint32)
+    number[order.to_numpy()] = np.cumsum(is_new.to_series().to_numpy()) - 1
+    rows = number[NO_KERNEL + 1 :][shape]
+    return every.filter(is_new.to_series()), rows if apart is None else rows[table[raw.SHAPE].to_numpy()]
 
 
 def _shapes_frame(used: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> pl.DataFrame:
     def numbers(name: str) -> pl.Series:
         return used[name] if name in used.columns else pl.Series(name, [None] * len(used), dtype=pl.Int64)
 
-    name = texts_of(used["shortName"].fill_null(NULL), tables)
+    name = text_column(used["shortName"].fill_null(NULL), tables)
     has_full_name = "demangledName" in used.columns
     columns = {
-        "name": pl.Series(name, dtype=pl.String).str.replace(ABI_TAGS, ""),
-        "demangled": texts_of(used["demangledName"].fill_null(NULL), tables) if has_full_name else name,
+        "name": name.str.replace(ABI_TAGS, ""),
+        "demangled": text_column(used["demangledName"].fill_null(NULL), tables) if has_full_name else name,
         **{f"{kind}_{axis.lower()}": numbers(f"{kind}{axis}") for kind in ("grid", "block") for axis in "XYZ"},
         "registers": numbers("registersPerThread"),
         "shared_bytes": numbers("staticSharedMemory") + numbers("dynamicSharedMemory"),

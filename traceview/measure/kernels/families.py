@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from traceview.intervals import first_equal_rows, number_distinct
 from traceview.measure.shared_work import once_per_frame
 from traceview.model.catalogue import read_toml
 from traceview.model.names import communicates, kernel_title, with_ascii_classes
@@ -44,6 +46,8 @@ WORD_ENDS = (
     (r"[^A-Za-z0-9:]+", " "),
     (r":+", " :: "),
 )
+# A number at the end of a name says nothing: compilers count their kernels. No pattern above has one of three digits.
+_NUMBERED = (r"_\d{3,}$", "_100")
 # The first template argument of a kernel without a name, inside wrappers such as flash::enable_sm90<...>.
 _UNNAMED = r"(?i)^(?:device_)?kernel2?$"
 _ARGUMENT = r"\b(?i:(?:device_)?kernel2?)<(?:(?:\w+::)*enable_\w+<)*((?:(?:\w+|<unnamed>)::)*[A-Za-z_]\w*)"
@@ -99,14 +103,14 @@ def stated_kind(full: str) -> KernelKind | None:
 def shape_kinds(shapes: pl.DataFrame) -> pl.DataFrame:
     """Return the kinds of Trace.shapes, from their names; the row of other operations has the label "".
 
-    Columns are the fields of KernelKind; `family` is an Enum. Equal names are searched once.
+    Columns are the fields of KernelKind; `family` is an Enum. Names that are equal, or differ by the number at their
+    end, are searched once.
     """
     names = shapes.select(pl.col("name", "demangled").fill_null(""))
-    distinct = names.unique(maintain_order=True)
-    if len(distinct) == len(names):
-        return _search(names)
-    kinds = pl.concat([distinct, _search(distinct)], how="horizontal")
-    return names.join(kinds, on=names.columns, how="left", maintain_order="left").select(KernelKind._fields)
+    folded = names.select(pl.all().str.replace(*_NUMBERED))
+    first, number = number_distinct(first_equal_rows(folded.hash_rows().to_numpy()))
+    kinds = _search(folded[first])[number]
+    return kinds.with_columns(pl.coalesce("label", _labels(*names)))
 
 
 def kernel_kind(name: str, demangled: str) -> KernelKind:
@@ -115,8 +119,8 @@ def kernel_kind(name: str, demangled: str) -> KernelKind:
 
 
 def _search(names: pl.DataFrame) -> pl.DataFrame:
-    # torch.profiler writes "(anonymous namespace)", whose parenthesis does not begin parameters.
-    full = names["demangled"].str.replace_all("(anonymous namespace)", "<unnamed>", literal=True)
+    """Return the kinds of names; their label is null where the name does not state its kind."""
+    full = _full_names(names["demangled"])
     function = _without_parameters(full)
     searched = [(name, rf" (?:{phrases}) ") for name, phrases in FAMILIES]
     family = np.array([*(name for name, _ in FAMILIES), "custom"])[_first_match(_words(function), searched)]
@@ -127,13 +131,18 @@ def _search(names: pl.DataFrame) -> pl.DataFrame:
     units = pl.DataFrame([*(row[0] for row in _MATRIX_UNITS), (None, None)], schema=_UNIT, orient="row")
     libraries = pl.Series("library", [*(name for name, _ in LIBRARIES), None], pl.String)[_first_match(full, LIBRARIES)]
     families = pl.Series("family", family).cast(_FAMILY)
-    columns = (_labels(names["name"], full), families, full.alias("full"), libraries)
+    columns = (pl.lit(None, pl.String).alias("label"), families, full.alias("full"), libraries)
     kinds = units[unit].with_columns(*columns).with_columns(**_tensor_core_and_type()).select(KernelKind._fields)
     stated = [(row, kind) for row in full.str.ends_with("]").arg_true().to_list() if (kind := stated_kind(full[row]))]
     if not stated:
         return kinds
     rows = pl.DataFrame([(row, *kind) for row, kind in stated], {"row": pl.UInt32, **kinds.schema}, orient="row")
     return kinds.with_row_index("row").update(rows, on="row", include_nulls=True).drop("row")
+
+
+def _full_names(demangled: pl.Series) -> pl.Series:
+    # torch.profiler writes "(anonymous namespace)", whose parenthesis does not begin parameters.
+    return demangled.str.replace_all("(anonymous namespace)", "<unnamed>", literal=True)
 
 
 def _first_match(texts: pl.Series, rows: Sequence[tuple[Any, ...]]) -> NDArray[np.int64]:
@@ -196,9 +205,9 @@ def _tensor_core_and_type() -> dict[str, pl.Expr]:
     return {"tensor_core": tensor_core, "precision": precision}
 
 
-def _labels(names: pl.Series, full: pl.Series) -> pl.Series:
+def _labels(names: pl.Series, demangled: pl.Series) -> pl.Series:
     """Return the short names; for generic kernels the functions that their template arguments name."""
-    labels = pl.DataFrame({"label": names, "full": full}).with_row_index("row")
+    labels = pl.DataFrame({"label": names, "full": _full_names(demangled)}).with_row_index("row")
     generic = labels.filter(pl.col("label").str.contains(_GENERIC))
     unnamed = pl.col("label").str.contains(_UNNAMED)
     function = pl.col("functor").str.extract(r"(\w+)$")
@@ -220,9 +229,13 @@ def _labels(names: pl.Series, full: pl.Series) -> pl.Series:
     titles = named.select(pl.coalesce("specific", "label")).to_series().alias("label")
     rows = (named["argument"].str.len_bytes() > 0) | (named["specific"].is_null() & titles.str.starts_with("Cijk"))
     rows = rows.fill_null(value=False).arg_true()  # few names need Python
-    some = named.select("label", "argument")[rows].iter_rows()
-    texts = [_argument_label(label, argument) if argument else kernel_title(label) for label, argument in some]
+    texts = [_python_label(*each) for each in named.select("label", "argument")[rows].iter_rows()]
     return titles.scatter(rows, texts) if texts else titles
+
+
+@lru_cache(1 << 12)
+def _python_label(label: str, argument: str | None) -> str:
+    return _argument_label(label, argument) if argument else kernel_title(label)
 
 
 def _argument_label(name: str, argument: str) -> str:
