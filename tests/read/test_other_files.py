@@ -22,7 +22,7 @@ SQLITE_OF_NVPROF = ("CREATE TABLE StringTable (_id_, value)", "CREATE TABLE CUPT
     [
         ("et.json", EXECUTION_TRACE.encode(), "an execution trace of torch (ExecutionTraceObserver)"),
         ("snapshot.pickle", pickle.dumps({"segments": []}), "a pickle of Python"),
-        ("android.pftrace", b"\n\x10\x08\x01\x12\x0cnot of torch", "not a Perfetto trace that torch.profiler writes"),
+        ("android.pftrace", b"\n\x10\x08\x01\x12\x0cnot of torch", "a Perfetto trace"),
     ],
 )
 def test_other_files_are_named(tmp_path: Path, name: str, content: bytes, what: str) -> None:

@@ -77,8 +77,7 @@ def _capture_in_folder(folder: Path) -> Path:
     except RequestError:
         captures = captures_in(folder)
         for path, kind in captures[:MAX_LISTED]:
-            bytes_ = path.stat().st_size if path.is_file() else sum(entry.stat().st_size for entry in path.iterdir())
-            print_out(f"  {size(bytes_):>8}  {kind:<20}  {plain(path.name, 200)}\n")
+            print_out(f"  {size(path.stat().st_size):>8}  {kind:<20}  {plain(path.name, 200)}\n")
         if len(captures) > MAX_LISTED:
             print_out(f"  and {len(captures) - MAX_LISTED} more\n")
         raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -16,7 +16,7 @@ from traceview.model.units import plain
 from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze, open_trace
 from traceview.ranks.analyze_reports import find_reports
-from traceview.read.formats import captures_in, is_capture_folder
+from traceview.read.formats import captures_in
 from traceview.replay.prediction import whatif
 
 Result = TypeVar("Result")
@@ -39,12 +39,13 @@ class Captures:
         """Return the path of a capture; a link stands for its target. Raises RequestError if it may not be read."""
         try:
             path = (self.folder / name).resolve()
-            linked = [file for file in _files_read_with(path) if file.is_symlink()]
+            journals = [path.with_name(f"{path.name}{suffix}") for suffix in JOURNALS]
+            linked = [file for file in journals if file.is_symlink()]
         except (OSError, ValueError) as error:  # a name that is too long, a NUL, a folder that the user may not read
             reason = getattr(error, "strerror", None) or "not a file name"
             raise RequestError(f"{plain(name, 200)} cannot be read ({reason}); `open` lists the captures") from None
         self._check_inside(name, path)
-        if path.is_dir() and not is_capture_folder(path):
+        if path.is_dir():
             raise RequestError(f"{plain(name, 200)} is a folder; `open` without a capture lists the captures")
         for file in linked:
             self._check_inside(f"{name}: the link {file.name}", file.resolve())
@@ -128,19 +129,12 @@ class Captures:
         return str(path.relative_to(self.folder) if path.is_relative_to(self.folder) else path)
 
 
-def _files_read_with(path: Path) -> Iterator[Path]:
-    """Yield the other files that an analysis reads: a folder's tables, SQLite's journals."""
-    yield from (path.with_name(f"{path.name}{suffix}") for suffix in JOURNALS)
-    if path.is_dir():
-        yield from path.iterdir()
-
-
 def _captures_under(root: Path) -> dict[Path, str]:
-    """Return the captures in a folder and the folders below it with their kinds; a capture is one itself.
+    """Return the captures in a folder and the folders below it with their kinds; a file is one itself.
 
     At most MAX_FOLDERS folders are searched, the upper ones first. Hidden folders and links to folders are not.
     """
-    if not root.is_dir() or is_capture_folder(root):
+    if not root.is_dir():
         return {root: "capture"}
     captures: dict[Path, str] = {}
     folders = [root]

@@ -15,7 +15,6 @@ from traceview.ranks.cluster import on_cluster
 from traceview.ranks.merge import DEFAULT_MARGIN, MAX_SHOWN, merge
 from traceview.ranks.processes import in_processes
 from traceview.ranks.worker import Task, read
-from traceview.read import parquet
 from traceview.read.formats import RANK_IN_NAME, kind_of, rank_traces, trace_rank
 from traceview.read.kineto import KinetoReader
 from traceview.read.nsys_rep import CHOSEN
@@ -161,9 +160,9 @@ def find_reports(arguments: Sequence[str]) -> tuple[Path, ...]:
 
 def _reports_of(argument: str) -> list[Path]:
     path = Path(argument)
-    if _is_folder(path) and parquet.table_suffix(path) is None:
+    if _is_folder(path):
         # What cannot be searched is left out. Links to folders are not followed.
-        entries = [Path(parent, name) for parent, folders, files in os.walk(path) for name in (*folders, *files)]
+        entries = [Path(parent, name) for parent, _, files in os.walk(path) for name in files]
         return _without_exported(entry for entry in entries if _is_report(entry)) or _traces(argument, entries)
     if os.path.lexists(path) or not glob.has_magic(argument):
         # A missing file is reported later, with the other unreadable reports.
@@ -184,9 +183,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _is_report(path: Path) -> bool:
-    if _is_folder(path):
-        return parquet.table_suffix(path) is not None
-    return path.name.endswith((*SQLITE, REPORT))
+    return not _is_folder(path) and path.name.endswith((*SQLITE, REPORT))
 
 
 def _traces(argument: str, entries: Iterable[Path]) -> list[Path]:

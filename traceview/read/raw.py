@@ -102,7 +102,6 @@ ELEMENTS = (
 
 TIMES = ("start", "end")
 NOT_A_TIME = -(1 << 63)
-CATEGORICAL = (pl.Categorical, pl.Enum)
 
 
 class WantedColumns(NamedTuple):
@@ -230,24 +229,6 @@ def has_domain(nvtx: pl.DataFrame | None, name: str) -> bool:
 def problem_of_rows(table: str, count: int, what: str) -> str:
     """Return the note on `count` rows of a table: "1 row of NVTX_EVENTS left out: ..."."""
     return f"{quantity(count, 'row')} of {table} {what}"
-
-
-def as_text(column: pl.Series) -> pl.Series:
-    """Return texts, categories or bytes as String; bytes that are not UTF-8 become replacement characters.
-
-    Equal categories and equal bytes share one text: a repeated text costs 16 bytes.
-    """
-    if column.dtype == pl.String:
-        return column
-    unique = column.unique().drop_nulls()
-    if column.dtype == pl.Binary:
-        texts = pl.Series([value.decode("utf-8", "replace") for value in unique.to_list()], dtype=pl.String)
-        keys, key = unique, column
-    else:
-        texts, keys, key = unique.cast(pl.String), unique.to_physical(), column.to_physical()
-    table = pl.DataFrame({"key": keys, "text": texts})
-    rows = key.to_frame("key").join(table, on="key", how="left", maintain_order="left")
-    return rows["text"].alias(column.name)
 
 
 TORCH_PROFILER = "torch.profiler"  # RawCapture.profiler of its traces

@@ -60,9 +60,8 @@ def size_text(count: int) -> str:
 
 HEAD_BYTES = 512
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-TABLE_SUFFIXES = (".parquet", ".arrow")  # the files in a folder of tables
 
-FileState = tuple[tuple[str, int, int, int, int, int], ...]
+FileState = tuple[int, int, int, int, int]
 
 
 def display_name(path: Path) -> str:
@@ -90,10 +89,7 @@ def read_head(path: Path) -> bytes:
 
 @contextmanager
 def unchanged(path: Path) -> Iterator[None]:
-    """Check at the end of the context that a file, or every table in a folder, is still the same.
-
-    Raises DamagedExportError.
-    """
+    """Check at the end of the context that a file is still the same. Raises DamagedExportError."""
     before = file_state(path)
     yield
     if file_state(path) != before:
@@ -101,20 +97,15 @@ def unchanged(path: Path) -> Iterator[None]:
 
 
 def file_state(path: Path) -> FileState:
-    """Return the name, device, inode, size, mtime and ctime of a file, or of every table in a folder.
+    """Return the device, inode, size, mtime and ctime of a file.
 
     A program can restore size and mtime after a write, but not ctime. Raises DamagedExportError.
     """
     try:
-        files = _table_files(path) if path.is_dir() else [path]
-        stats = [(file.name, file.stat()) for file in files]
+        at = path.stat()
     except OSError:
         raise DamagedExportError(f"{display_name(path)}: went away while it was read") from None
-    return tuple((name, at.st_dev, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns) for name, at in stats)
-
-
-def _table_files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.suffix in TABLE_SUFFIXES and path.is_file())
+    return at.st_dev, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns
 
 
 @contextmanager

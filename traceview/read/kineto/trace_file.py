@@ -355,10 +355,10 @@ def read_trace(path: Path) -> RawCapture:
         raise _refusal(name, error) from None
     if not document.is_torch and not events.event_count:
         raise NotAnExportError(f"{name}: a Chrome trace, but not of torch.profiler; {WRITE_ONE}")
-    return capture_of_events(path.name, events, first_ns, document, problems)
+    return _capture(path.name, events, first_ns, document, problems)
 
 
-def capture_of_events(
+def _capture(
     file: str, events: TraceEvents, first_ns: int, document: TraceDocument, problems: tuple[str, ...]
 ) -> RawCapture:
     """Return the capture of events with times from the first one, which began at `first_ns` of the trace's clock."""

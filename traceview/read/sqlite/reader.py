@@ -91,16 +91,8 @@ def _longest_text(column: pl.Series) -> int:
 
 
 def _to_sqlite_type(column: pl.Series) -> pl.Series:
-    """Return a column in a type that SQLite stores; values of types that no export has become empty blobs."""
-    if column.dtype == pl.UInt64:
-        return column.reinterpret(signed=True)
-    if column.dtype.is_integer() or column.dtype in (pl.Boolean, pl.Null):
-        return column.cast(pl.Int64)
-    if column.dtype.is_float():
-        return column.cast(pl.Float64)
-    if column.dtype in (pl.String, pl.Binary, *raw.CATEGORICAL):
-        return raw.as_text(column)
-    return column.to_frame().select(pl.when(column.is_not_null()).then(pl.lit(b"")).alias(column.name)).to_series()
+    """Return a column of integers in 64 bits, and any other as it is."""
+    return column.cast(pl.Int64) if column.dtype.is_integer() else column
 
 
 BATCH_ROWS = 200_000
@@ -116,7 +108,7 @@ class SqliteReader:
 
     kind = "SQLite export"
 
-    def matches(self, _path: Path, head: bytes) -> bool:
+    def matches(self, head: bytes) -> bool:
         """Return whether a file with these first bytes is a database."""
         return head.startswith(HEADER)
 
