@@ -31,7 +31,7 @@ LIBRARY_NAMES = (
 )
 # A function that JAX compiled, such as `jit_step`. XLA numbers these, and not the modules that it only tries.
 JITTED = r"^XlaModule:#hlo_module=p?jit_.*program_id="
-SIGNED_NUMBER, NUMBER = r"(^|[^\w.])-\d+", r"\d+"
+SIGNED_NUMBER, NUMBER = r"(^|[^\w.])-\d+", r"#?\d+"
 MAX_COUNTERS = 4  # numbers in a name that are compared
 MIN_INCREASING = 0.9
 MAX_RESTARTS = 2  # a loop may run again, for example after its warm-up
@@ -46,7 +46,7 @@ LAYER_NAME = r"(?i)layers?[^a-z]?#|\w\.#(\.|$)"
 
 
 def fold_numbers(names: pl.Series) -> pl.Series:
-    """Replace numbers with `#`: `iteration 7` and `iteration -3` become `iteration #`.
+    """Replace numbers with `#`: `iteration 7`, `iteration -3` and `iteration #7` become `iteration #`.
 
     A dash inside a word is not a sign.
     """

@@ -31,7 +31,7 @@ from traceview.pricing.texts import Entry
 Keys = ParamSpec("Keys")
 Result = TypeVar("Result")
 Mask = NDArray[np.bool_]
-NUMBER = re.compile(r"-?\d+(?![A-Za-z])")
+NUMBER = re.compile(r"#?-?\d+(?![A-Za-z])")
 
 
 @dataclass(frozen=True, eq=False)

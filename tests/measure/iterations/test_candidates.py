@@ -149,4 +149,4 @@ def test_steps_by_name_contain_layers() -> None:
         (2000 * at + 150 * layer, 2000 * at + 150 * layer + 140, "attn(B)") for at in range(3) for layer in range(12)
     ]
     launches = [start + 10 for start, _, name in ranges if name == "attn(B)"]
-    assert name_of(made(ranges, launches)) == "ProfilerStep##"
+    assert name_of(made(ranges, launches)) == "ProfilerStep#"

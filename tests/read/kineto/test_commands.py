@@ -73,7 +73,7 @@ def test_info_names_the_options_that_the_trace_was_recorded_without(tmp_path: Pa
     info, summary = run("info", path).output, run("analyze", path, "--no-html", "-v").output
     assert "schedule=" not in info
     for text in (info, summary):
-        assert "ProfilerStep##" in text and re.search(r"ProfilerStep#\d", text) is None, "the steps are one row"
+        assert "ProfilerStep#" in text and re.search(r"ProfilerStep#\d", text) is None, "the steps are one row"
 
 
 def test_info_names_the_ranks() -> None:
