@@ -91,6 +91,8 @@ def test_short_gaps_count_if_they_have_much_of_the_time(monkeypatch: pytest.Monk
         ("at::_ops::to_copy::call", "libtorch_cpu.so", True),
         ("OriFFTKernel::initParams", "tacker", True),
         ("update", "libcurl.so.4", True),
+        ("solve", "numpy_array.so", True),
+        ("__cudart981", "app", False),
     ],
 )
 def test_symbols_of_runtimes_are_no_place(function: str, file: str, names: bool) -> None:

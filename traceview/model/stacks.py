@@ -140,13 +140,15 @@ EVENTS: Mapping[str, PolarsDataType] = {
 
 
 # Modules of native code that do not identify the caller: the C library, the loader, the kernel, the runtimes of Python,
-# Julia (with its compiled packages), OpenMP, OpenACC and CUDA, allocators. The functions are those of a runtime that is
-# linked in, or the first symbol of a program without symbols.
+# Julia (and its compiled packages, in files such as `oWw5k_xB2Qz.so`), OpenMP, OpenACC and CUDA, allocators. The
+# functions are those of a runtime that is linked in, or the first symbol of a program without symbols.
+# Five letters, of which some are capitals or digits: the words in the names of Julia's compiled packages are random.
+_RANDOM = "|".join(rf"\w{{{at}}}[A-Z\d]\w{{{4 - at}}}" for at in range(5))
 SYSTEM_MODULE = (
     r"^(?:lib(?:c|pthread|m|dl|rt|gcc_s|stdc\+\+|util|julia|julia-internal|cuda|cudart|g?omp|iomp5|nvomp|acc\w+|"
-    r"[jt]e?c?malloc\w*)[-.]|\w{5}_\w{5}\.so|ld-|\[|vmlinux|(?:lib)?python[\d.]*)"
+    rf"[jt]e?c?malloc\w*)[-.]|(?:{_RANDOM})_\w{{5}}\.so|ld-|\[|vmlinux|(?:lib)?python[\d.]*)"
 )
-SYSTEM_FUNCTION = r"^(?:_init|_fini|_start|frame_dummy|cudart::.*|.*CachingAllocator::.*|ijl_\w+|jl_\w+)$"
+SYSTEM_FUNCTION = r"^(?:_init|_fini|_start|frame_dummy|cudart::.*|__cudart\d+|.*CachingAllocator::.*|ijl_\w+|jl_\w+)$"
 MAX_STACK = 60  # frames of a finding's stack, the innermost ones
 
 
