@@ -97,6 +97,8 @@ class ProgramCalls:
         long = self.long().filter(pl.col("end") - pl.col("start") >= MIN_START_UP, pl.col("role").is_in(WORKING_ROLES))
         long = long.filter(~names_match(long["name"], "Launch"))
         starts = [int(each["start"][0]) for each in (long, self.named(STARTS_UP)) if len(each)]
+        if trace.info.profiler == TORCH_PROFILER and not starts:
+            window = Window(begin, begin)
         return CallsTime(window, min(starts, default=None))
 
     def sums(self) -> pl.DataFrame:
@@ -151,16 +153,18 @@ def own_times(calls: pl.DataFrame, window: Window) -> pl.DataFrame:
 
 
 def run_time(works: Sequence[Window], calls: CallsTime | None) -> Window:
-    """Return the run: from the first call or work to the end of the last; from work to work if it began earlier.
+    """Return the run: from the first call or work to the end of the last.
 
-    A capture that begins in a run shows neither its start nor what the GPU did before.
+    A capture that begins in a run does not show its start, so that there the first work begins it.
     """
     if not works:
         return Window(0, 0)
     work = Window(min(work.start for work in works), max(work.end for work in works))
-    if calls is None or calls.starts_up is None or calls.starts_up >= work.start:
+    if calls is None:
         return work
-    return Window(min(work.start, calls.window.start), max(work.end, calls.window.end))
+    has_start = calls.starts_up is not None and calls.starts_up < work.start
+    begin = min(work.start, calls.window.start) if has_start else work.start
+    return Window(begin, max(work.end, calls.window.end))
 
 
 def longest_call(start: Times, end: Times, calls: pl.DataFrame) -> tuple[Times, Times]:

@@ -28,7 +28,7 @@ MAX_RANGES = 3
 MIN_RANGE_SHARE = 0.01  # share of the steady time; ranges with a shorter wait belong to the rest
 # A long wait is divided by range name if none has nearly all of it; then the two with the most time count.
 WHOLE_SHARE, MIN_DIVIDED, MAX_NAMES = 0.9, 1_000_000, 2
-MIN_BATCHES = 3  # with fewer waits, or one that has most of the time, no loop loads data
+MIN_BATCHES = 3  # with fewer waits, or little time in all but one, no loop loads data
 MOSTLY = 0.5
 OPTIMIZER = re.compile(r"optim|adam|sgd", re.IGNORECASE)
 MPI = re.compile(r"MPI_(?!File_)[A-Z]")
@@ -294,8 +294,10 @@ def _unnamed_loading(
     lengths = {name: waits.waits.ns[waits.loading_waits((name,))] for name in around.intersection(waits.names)}
     every = np.concatenate([np.zeros(0, np.int64), *lengths.values()])
     total = int(every.sum())
-    in_loop = capture.counted and len(every) >= MIN_BATCHES and every.max() <= MOSTLY * total
-    if not in_loop or total < MIN_LOADING * device.steady.length:
+    least = MIN_LOADING * device.steady.length
+    if not capture.counted or len(every) < MIN_BATCHES or total < least:
+        return {}
+    if every.max() > MOSTLY * total and total - every.max() < least:
         return {}
     return {name: int(ns.sum()) for name, ns in lengths.items() if len(ns) and name not in named}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -46,6 +47,7 @@ MAX_TALKING_LAYERS = 0.1
 MIN_LOOP = 0.2  # share of the GPU time
 # Shares of the GPU time of a training program: kernels that each step has, and how far kernels reach through the steps.
 MIN_STEP_KERNELS, MIN_REACH = 0.8, 0.9
+FORWARD, BACKWARD = re.compile(r"fwd|forward", re.IGNORECASE), re.compile(r"bwd|backward|grad", re.IGNORECASE)
 
 
 class Period(NamedTuple):
@@ -66,9 +68,10 @@ class Period(NamedTuple):
 def find_loops(sequence: LaunchSequence, training: bool | None = None) -> tuple[Period | None, list[PeriodLevel]]:
     """Return the iterations of all loops that follow each other, and the other levels that repeat (see find_periods).
 
-    Another loop counts if it takes more than MIN_LOOP of the GPU time.
+    Another loop counts if it takes more than MIN_LOOP of the GPU time. A capture that holds the forward pass of a
+    training alone has no step.
     """
-    period, levels = find_periods(sequence, training)
+    period, levels = (None, []) if training and _is_forward_alone(sequence) else find_periods(sequence, training)
     if period is None:
         return None, []
     loops, count, gpu_ns = [period], len(sequence.symbol), int(sequence.gpu_ns.sum())
@@ -88,6 +91,12 @@ def find_loops(sequence: LaunchSequence, training: bool | None = None) -> tuple[
         np.concatenate([getattr(loop, name) for loop in loops]) for name in ("first", "last", "start", "end")
     )
     return Period(first, last, start, end, period.confidence, len(loops[0].first)), levels
+
+
+def _is_forward_alone(sequence: LaunchSequence) -> bool:
+    """Return whether kernels are named after a forward pass and none after a backward pass: they repeat by layers."""
+    names = [sequence.names[code] for code in np.unique(sequence.name)]
+    return any(map(FORWARD.search, names)) and not any(map(BACKWARD.search, names))
 
 
 def find_periods(sequence: LaunchSequence, training: bool | None = None) -> tuple[Period | None, list[PeriodLevel]]:
