@@ -59,7 +59,7 @@ TEXTS: Mapping[str, Mapping[str, str]] = {
     raw.THREAD_NAMES: {"nameId": THREAD},
     raw.PROCESSES: {"name": THREAD},
     "TARGET_INFO_NVTX_CUDA_STREAM": {"name": RANGE},
-    **{table: {"nameId": CALL} for table in (raw.RUNTIME, raw.SYSTEM_CALLS, *raw.OPENACC)},
+    **{table: {"nameId": CALL} for table in (raw.RUNTIME, raw.SYSTEM_CALLS, raw.VIDEO_CALLS, *raw.OPENACC)},
     **{table: {"textId": CALL} for table in raw.MPI},
     raw.NCCL_CALLS: {"name": CALL, "communicator": GROUP},
     raw.MATH: {"nameId": CALL, "textId": SHAPE},
@@ -75,7 +75,7 @@ NO_TEXT = -1  # the id of a text that StringIds lacks
 EVENTS = {**dict.fromkeys((*raw.RANGE_TYPES, raw.CATEGORY_NAMED, raw.DOMAIN_CREATED), RANGE), raw.THREAD_NAMED: THREAD}
 NAMING = (raw.SCOPES, raw.THREAD_NAMES, raw.PROCESSES, "TARGET_INFO_NVTX_CUDA_STREAM")  # their rows say only names
 # A process with rows here is the program's. nsys names the threads and processes of the whole machine.
-TRACED = (*raw.GPU_WORK, raw.RUNTIME, raw.NVTX, *raw.MPI, *raw.OPENACC, raw.SYSTEM_CALLS, raw.SCOPES)
+TRACED = (*raw.GPU_WORK, raw.RUNTIME, raw.NVTX, *raw.MPI, *raw.OPENACC, raw.SYSTEM_CALLS, raw.VIDEO_CALLS, raw.SCOPES)
 OWNERS = ("globalTid", "globalPid")
 SIZES = re.compile(rf"(?:[0-9]|x| |\*|{'|'.join(name for _, name, _ in raw.ELEMENTS)})*")  # 4096x2048 * 2048x8192 fp32
 # How vendors name GPUs: "NVIDIA H200", "Tesla V100-SXM2-16GB", "A100-SXM4-40GB", "AMD Instinct MI300X".

@@ -36,6 +36,7 @@ UNKNOWN_FILE, MAX_FILE_NAME = "Unknown file", 60
 COLLECTION = r"(?i)^(?:python )?(?:gc\b|garbage)"  # names of ranges around garbage collections
 SOURCES = (
     raw.SYSTEM_CALLS,
+    raw.VIDEO_CALLS,
     raw.FILE_EVENTS,
     raw.FILES,
     raw.SCHEDULING,
@@ -86,6 +87,9 @@ def _event_frames(tables: dict[str, pl.DataFrame], threads: Threads, ranges: pl.
             _with_files(_with_thread(calls, threads).with_columns(_names(calls, tables)), tables), "waiting"
         )
         yield waits.with_columns(waited_for(waits, tables, threads))
+    decoding = tables.get(raw.VIDEO_CALLS, pl.DataFrame())
+    if not decoding.is_empty():
+        yield _events(_with_thread(decoding, threads).with_columns(_names(decoding, tables)), "waiting")
     loading = tables.get(raw.CUPTI_OVERHEAD, pl.DataFrame())
     if not loading.is_empty() and "globalTid" in loading.columns:
         named = pl.col("overheadType").replace_strict(LOADING, default=None, return_dtype=pl.String).alias("name")

@@ -33,6 +33,7 @@ PROCESSES = "PROCESSES"
 THREAD_NAMES = "ThreadNames"
 # What the host did besides CUDA calls.
 SYSTEM_CALLS = "OSRT_API"
+VIDEO_CALLS = "NVVIDEO_DECODER_API"  # calls of NVDEC, which wait for the video engine
 FILE_EVENTS = "OSRT_FILE_ACCESS_EVENTS"  # a system call on a file: the thread and start of the call
 FILES = "OSRT_FILE_ACCESS_DESCRIPTORS"
 SCHEDULING = "SCHED_EVENTS"
@@ -164,6 +165,7 @@ TABLES: Mapping[str, WantedColumns] = {
     THREAD_NAMES: WantedColumns(("nameId", "globalTid")),
     PROCESSES: WantedColumns(("globalPid",), ("name",), ("name",)),
     SYSTEM_CALLS: WantedColumns(("start", "end", "globalTid", "nameId"), (STACK_ID,)),
+    VIDEO_CALLS: WantedColumns(("start", "end", "globalTid", "nameId")),
     FILE_EVENTS: WantedColumns(("fileAccessId", "threadId", "startedAt")),
     FILES: WantedColumns(("fileAccessId", "filePath"), text=("filePath",)),
     SCHEDULING: WantedColumns(("start", "isSchedIn", "globalTid")),
