@@ -26,7 +26,7 @@ def test_one_iteration_with_a_tenth_of_the_cost_is_named() -> None:
         evidence=(Place("a wait", start + 10, start + 62 * MS, cost_ns=62 * MS),),
     )
     found = with_stall(stalled, iterations)
-    assert found.title == f"{finding.title}; 62.0 ms in `iteration 7` alone"
+    assert found.title == f"{finding.title}; 62.0 ms in one iteration"
     assert found.advice.startswith("`iteration 7` stalls: the 19 other iterations cost 2.00 ms each. ")
 
 

@@ -13,7 +13,16 @@ from tests.captures import ROOT
 from traceview.model.program import PLAIN_CUDA, Program
 from traceview.model.trace import KINDS as COPY_KINDS
 from traceview.pricing.speedups import FINDABLE, SPEEDUPS
-from traceview.pricing.texts import FOLDER, KINDS, PLACEHOLDER, FindingTexts, join_words, read_entry, texts_for
+from traceview.pricing.texts import (
+    FOLDER,
+    KINDS,
+    PLACEHOLDER,
+    FindingTexts,
+    _cause_words,
+    join_words,
+    read_entry,
+    texts_for,
+)
 from traceview.replay.changes import CHANGES
 from traceview.rules.kernels import FINDINGS as OF_SPEEDUPS
 
@@ -71,7 +80,9 @@ def test_entries_are_complete() -> None:
         assert all(texts[key] for key in needed), (name, case)
         assert texts["place"] or name in (*NOTES, *WITH_PLACES), (name, case)
         if name not in NOTES:
-            assert texts["remedy"].endswith(".") and len(texts["remedy"]) <= 70, (name, case)
+            cures = [words["cure"] for words in _cause_words().values() if "cure" in words]
+            for remedy in cures if texts["remedy"] == "{cure}" else [texts["remedy"]]:
+                assert remedy.endswith(".") and len(remedy) <= 70, (name, case)
             assert not texts["loss"].endswith(".") and not texts["effect"].endswith(".")
         shown = (texts["title"], texts["advice"], texts.code)
         assert not any("{shared" in text or "{capture" in text or "{fix}" in text for text in shown), (name, case)

@@ -105,7 +105,7 @@ def test_waiting_rank_and_start_up_copies() -> None:
     assert all("3 copies" in row.title and row.severity == "low" for row in steady)
     whole = analyzed(shared("h200_ddp2.sqlite"), whole=True)
     copies = next(row for row in whole.findings if row.id == "pageable_copies")
-    assert copies.title.startswith("205 copies from or to pageable memory")
+    assert copies.title.startswith("205 copies of pageable memory")
     assert whole.findings[0].id == "before_loop"
 
 

@@ -96,7 +96,7 @@ def test_copy_on_its_own_stream_is_partly_exposed() -> None:
     assert findings(made_trace(work), shared_stream) == ()
     (finding,) = findings(made_trace(work), exposed_copies)
     assert (finding.id, finding.cost_ns) == ("exposed_h2d", 4 * MS)
-    assert "66.7% of their time is not hidden behind compute" in finding.title
+    assert "compute could hide 4.00 ms more" in finding.title
     assert (finding.evidence[0].start_ns, finding.evidence[0].end_ns) == (6 * MS, 10 * MS)
 
 
@@ -116,7 +116,7 @@ def test_slow_pageable_copies_cost_what_pinning_and_compute_can_give() -> None:
     by_id = {finding.id: finding for finding in findings(trace, copy_bound, pageable_copies, exposed_copies)}
     assert by_id["exposed_copies"].cost_ns == 14 * MS
     assert by_id["pageable_copies"].cost_ns == 86 * MS + 1 * MS
-    assert "from pinned memory 14.0 ms would remain" in by_id["pageable_copies"].title
+    assert "from pinned memory 14.0 ms would remain" in by_id["pageable_copies"].advice
 
 
 def test_copies_beyond_compute_cannot_be_hidden() -> None:
@@ -124,7 +124,7 @@ def test_copies_beyond_compute_cannot_be_hidden() -> None:
     by_id = {finding.id: finding for finding in findings(made_trace(work), copy_bound, exposed_copies)}
     assert by_id["exposed_copies"].cost_ns == 7 * MS
     assert by_id["exposed_h2d"].cost_ns == 2 * MS
-    assert "Copies take 9.00 ms while nothing computes, kernels 2.00 ms" in by_id["exposed_copies"].title
+    assert "Copies take 9.00 ms while nothing computes, kernels 2.00 ms" in by_id["exposed_copies"].advice
 
 
 def test_time_after_the_last_kernel_counts_without_iterations() -> None:

@@ -43,6 +43,7 @@ MAKES_BATCHES = re.compile(r"(?:^|[_.])(?:batch|collate|load_|__getitem__|next_)
 BATCHES_AHEAD = "The loop makes its next batch here: make it in worker processes or a thread while the GPU works. "
 UNSEEN = "nsys takes no stack while a thread holds the lock: look at what runs between these lines. "
 SLEEPS = re.compile(r"nanosleep|usleep")
+DECODES = re.compile(r"^cuvid")  # calls of NVDEC
 
 # The idle time of a line that a finding can be about: outside CUDA calls, inside them, or both.
 LINE_TIMES: Mapping[str, Callable[[SourceLine], int]] = {
@@ -189,12 +190,12 @@ def _remedy(state: str, call: str, awaited: str) -> str:
         return "Make the backward pass launch faster: compile it, or launch less."
     if awaited:
         return f"Start the work of {awaited} earlier, or make it faster."
+    if DECODES.search(call):
+        return "Decode ahead with several decoders, since the video engine sets the pace."
+    if SLEEPS.search(call):
+        return "Remove the sleep, or wait for an event."
     if call:
-        return (
-            "Remove the sleep, or wait for an event."
-            if SLEEPS.search(call)
-            else f"Find what ends the wait in `{call}`."
-        )
+        return f"Find what ends the wait in `{call}`."
     return STATES[state]["remedy"] if state in STATES else ""
 
 
@@ -289,7 +290,7 @@ def describe(analysis: Analysis, draft: FindingDraft, texts: FindingTexts, price
         change=texts["change"],
         loss=texts["loss"],
         effect="" if at_place else texts["effect"],
-        remedy=at_place or texts["remedy"],
+        remedy=at_place or texts["remedy"].strip(),
         otherwise=texts["otherwise"],
         gain=replace(NO_GAIN, reason=texts["no_gain"]),
         once=draft.once,
@@ -404,7 +405,7 @@ def with_stall(finding: Finding, iterations: Iterations | NotMeasured) -> Findin
     rest = quantity(iterations.counted - 1, "other iteration")
     return replace(
         finding,
-        title=f"{finding.title}; {duration(cost)} in {name} alone",
+        title=f"{finding.title}; {duration(cost)} in one iteration",
         advice=f"{name} stalls: the {rest} cost {duration(others)} each. {finding.advice}",
     )
 

@@ -279,6 +279,9 @@ def main_cause(causes: Mapping[str, int]) -> str:
     return cause if causes[cause] else ""
 
 
+UNKNOWN_CURE = "Start them earlier, beside compute."
+
+
 def cause_values(causes: Mapping[str, int]) -> dict[str, str]:
     """Return the values `why`, a sentence with the largest causes, and `cure`, the remedy of the largest one."""
     exposed = sum(causes.values())
@@ -287,5 +290,5 @@ def cause_values(causes: Mapping[str, int]) -> dict[str, str]:
     cause = main_cause(causes)
     return {
         "why": f"Exposed are {join_words(parts)}. " if parts else "",
-        "cure": f"{_cause_words()[cause]['cure']} " if cause else "",
+        "cure": f"{_cause_words()[cause]['cure'] if cause else UNKNOWN_CURE} ",
     }

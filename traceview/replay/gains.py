@@ -37,7 +37,7 @@ MOST_FIRST = 2.0  # above every share of an iteration
 AT_ONCE = "pin+load"  # stands for the copies and the loader among what is replayed
 WITH_LOADER = {"pin": "pinned host memory", "prefetch": "prefetching", "load": "loading in parallel"}
 PATH_WORDS = {
-    "the host's calls and code": ("host", "call", "launch", "wait"),
+    "host time": ("host", "call", "launch", "wait"),
     "copies": ("copy", "memset"),
     "kernels": ("compute", "communication"),
     "gaps between operations": ("gap",),
@@ -162,7 +162,7 @@ class _Gains:
         return min(whole, self._base) if each is None else min(each, whole, self._base)
 
     def _what_else_goes(self, prediction: Prediction) -> str:
-        """Return which time on the critical path, besides the finding's, a change shortens."""
+        """Return which time on the critical path, besides the finding's, a change shortens: what, then by how much."""
         assert self._changes is not None, "there is a prediction"
         model = self._changes.model
         before, scale = path_times(model.graph, model.base), model.measured / max(model.base.per_iteration, 1)
@@ -171,9 +171,7 @@ class _Gains:
             for words, kinds in PATH_WORDS.items()
         }
         words, (now, then) = max(falls.items(), key=lambda pair: pair[1][0] - pair[1][1])
-        return (
-            f"also what other findings cost: {words} on the critical path go from {duration(now)} to {duration(then)}"
-        )
+        return f"also shortens {words}, from {duration(now)} to {duration(then)} on the critical path"
 
     def _bound(self, finding: Finding, reason: str) -> Gain:
         """Return the most that a remedy without a replay can give."""

@@ -13,7 +13,7 @@ from traceview.measure.exposure import MEMSET_WORK, copy_key
 from traceview.model.analysis import DeviceUse
 from traceview.model.peaks import memory_rate, pinned_rate
 from traceview.model.rows import CopyOverlap
-from traceview.model.trace import KINDS, MEMORIES
+from traceview.model.trace import KINDS, MEMORIES, names_match
 from traceview.model.units import duration, quantity, rate, share, size, verb
 from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture
 from traceview.pricing.ledger import GapClaim, TimeClaim
@@ -125,7 +125,7 @@ def pageable_copies(capture: MeasuredCapture, device: GpuWork) -> Iterator[Findi
         "does": f"{verb(count, 'block')} the host for {duration(blocked)}"
         if blocked
         else f"{verb(count, 'run')} while nothing computes",
-        "when": _start_up_words(capture, steady),
+        "when": "" if capture.counted is None or steady else ", all outside the counted iterations (start-up)",
         "limit": f"; from pinned memory {duration(remainder)} would remain" if stays else "",
         "rate": rate(total, busy),
         "idle": share(exposed, busy),
@@ -189,13 +189,6 @@ def _pageable_case(capture: MeasuredCapture, copies: list[CopyOverlap], steady: 
     return "small" if are_small else "results" if 2 * results > total else ""
 
 
-def _start_up_words(capture: MeasuredCapture, steady: int) -> str:
-    """Return how many copies an iteration has; `steady` is the number of copies in the counted iterations."""
-    if capture.counted is None:
-        return ""
-    return capture.per_iteration(steady) if steady else ", all outside the counted iterations (start-up)"
-
-
 def _apparent_cause(capture: MeasuredCapture, blocked: int) -> str:
     """Return a sentence on the synchronize call that looks like the cause but is not, or ""."""
     call = max(capture.host.sync.calls, key=lambda call: call.blocked_ns, default=None)
@@ -257,6 +250,7 @@ HALF, MUCH_SLOWER = 0.5, 0.2  # shares of the usual rate
 USUAL_D2D = 1 / 3  # share of the rate of the memory, which is read and written: 1.66 of 4.8 TB/s on an H200
 SEVERAL = 4  # copies of a call from which their number is stated
 KIND_NAMES = {"h2d": "host-to-device", "d2h": "device-to-host", "d2d": "device-to-device", "p2p": "GPU-to-GPU"}
+KIND_NAMES |= {f"um_{kind}": KIND_NAMES[kind] for kind in ("h2d", "d2h", "d2d")}
 
 
 def exposed_copies(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft]:
@@ -292,7 +286,6 @@ def _exposed_draft(capture: MeasuredCapture, device: GpuWork, copies: CopyOverla
     kind = KIND_NAMES.get(copies.kind, copies.kind)
     lost = lost_ns(copies.exposed_causes)
     hideable = device.use.compute_to_hide([copies.kind]) if copies.kind in HIDEABLE else None
-    limited = hideable is not None and hideable < copies.exposed_ns
     launches = capture.trace.operations["launch"].gather(device.activity.rows[members]).drop_nulls().n_unique()
     gpu, own_rate = capture.trace.devices["name"][device.row], copies.bytes / max(copies.busy_ns, 1)
     usual = pinned_rate(gpu)
@@ -307,8 +300,6 @@ def _exposed_draft(capture: MeasuredCapture, device: GpuWork, copies: CopyOverla
         "kind": kind,
         "memory": copies.memory,
         "size": size(copies.bytes),
-        "exposed_share": share(copies.exposed_ns, copies.busy_ns),
-        "limit": f"; {duration(hideable or 0)} of compute can hide them" if limited else "",
         "exposed": duration(copies.exposed_ns),
         "busy": duration(copies.busy_ns),
         "rate": rate(copies.bytes, copies.busy_ns),
@@ -318,11 +309,18 @@ def _exposed_draft(capture: MeasuredCapture, device: GpuWork, copies: CopyOverla
         device,
         (TimeClaim((copy_key(copies.kind, copies.memory),)),),
         values | cause_values(copies.exposed_causes),
-        _slow_case(copies, own_rate / usual if usual else 1.0)
+        prefetched_case(capture, copies.kind)
+        or _slow_case(copies, own_rate / usual if usual else 1.0)
         or ("mixed" if is_mixed else "" if cause in LATE or copies.kind not in HOST_LINK else "other_causes"),
         key=copies.memory,
         at_most=lost if hideable is None else min(hideable, lost),
     )
+
+
+def prefetched_case(capture: MeasuredCapture, kind: str = "um_h2d") -> str:
+    """Return the case of migrations in a program that prefetches managed memory; "" in others."""
+    prefetches = kind.startswith("um_") and names_match(capture.trace.api["name"], "MemPrefetch").any()
+    return "prefetched" if prefetches else ""
 
 
 def _slow_case(copies: CopyOverlap, of_usual: float) -> str:

@@ -19,10 +19,12 @@ from traceview.model.units import duration, operations, quantity, share
 from traceview.pricing.base import HIGH_SHARE, FindingDraft, GpuWork, MeasuredCapture
 from traceview.pricing.ledger import KernelClaim
 from traceview.pricing.speedups import FINDABLE, Estimate, Speedup
+from traceview.pricing.speedups.matrices import FP32_MATRIX, TF32_MATRIX
 from traceview.pricing.speedups.steps import KernelSequence, Savings
 from traceview.pricing.texts import fits
 from traceview.rules.captured import GRAPH, metric_sentence
 
+MIN_OF_KIND = 0.1  # share of the matrix kernels from which a kind of them is named
 FINDINGS: Mapping[str, str] = {  # by the name of the speedup
     "sdpa": "separate_attention",
     "fused-optimizer": "unfused_optimizer",
@@ -75,9 +77,19 @@ def _speedup_draft(device: GpuWork, speedup: Speedup, estimate: Estimate, saving
         "most": duration(max(savings.most, 0)),
         "metrics": metric_sentence(device.use),
         "speedup": speedup.title,
+        "what": _matrix_words(device.kernels, estimate.rows[shorter]),
     }
     case = speedup.name if speedup.name in ("fp16", "bf16") else ""
     return FindingDraft(FINDINGS[speedup.name], device, (claim,), values, case)
+
+
+def _matrix_words(kernels: KernelSequence, rows: Times) -> str:
+    """Return which matrix kernels some rows have: products, convolutions or both."""
+    ns = np.where(kernels.where(FP32_MATRIX | TF32_MATRIX), kernels.ns, 0)[rows]
+    products = ns[kernels.in_families("gemm", "attention")[rows]].sum()
+    kinds = {"matrix products": products, "convolutions": ns.sum() - products}
+    words = " and ".join(name for name, own in kinds.items() if own >= MIN_OF_KIND * ns.sum())
+    return f"{words[:1].upper()}{words[1:]}"
 
 
 MIN_NS = 10_000
@@ -253,11 +265,11 @@ def _draft_of_graphs(
     capture: MeasuredCapture, device: GpuWork, graphs: Times, ns_of: Mapping[str, int]
 ) -> FindingDraft:
     """Return the finding on graphs, indices into the device's activity; `ns_of` are their lengths by name."""
-    length, ns = device.use.window.length, sum(ns_of.values())
+    ns = sum(ns_of.values())
     name = min(ns_of, key=lambda name: (-ns_of[name], name))
     values = {
         "what": f"{name} takes" if len(ns_of) == 1 else f"{len(ns_of):,} CUDA graphs take",
-        "time_share": f"{share(min(ns, length), length)} of {_covered(capture)}",
+        "time_share": _time_share(capture, device, ns),
         "launches": quantity(len(graphs), "launch", "launches"),
         "mean": duration(ns / len(graphs)),
         "limits": metric_sentence(device.use).strip(),
@@ -282,7 +294,7 @@ def _draft_of_kernels(capture: MeasuredCapture, device: GpuWork, chosen: Costlie
     )
     values = {
         "what": f"{title_name(chosen.label)} takes" if chosen.label else f"{words[0].upper()}{words[1:]} take",
-        "time_share": f"{share(min(chosen.ns, use.window.length), use.window.length)} of {_covered(capture)}",
+        "time_share": _time_share(capture, device, chosen.ns),
         "launches": quantity(count, "launch", "launches"),
         "mean": duration(chosen.ns / count),
         "limits": " ".join(text for text in limits if text) + metric_sentence(use),
@@ -303,9 +315,10 @@ def _claim(device: GpuWork, chosen: Costliest) -> KernelClaim:
     return KernelClaim(rows, np.ones(len(rows)))
 
 
-def _covered(capture: MeasuredCapture) -> str:
-    """Return the time that a share is of. Gains of a whole run are of the run, which is longer."""
-    return "the time from first to last GPU work" if capture.analysis.covers_run else "the time"
+def _time_share(capture: MeasuredCapture, device: GpuWork, ns: int) -> str:
+    """Return the share of kernels in the time that the bar of a device shows."""
+    whole = capture.analysis.run.length if capture.analysis.covers_run else device.use.window.length
+    return f"{share(min(ns, whole), whole)} of the time"
 
 
 def _case(row: KernelUse, library: str | None, gpu: Mapping[str, object]) -> str:

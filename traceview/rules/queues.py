@@ -21,6 +21,7 @@ from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture, once_
 from traceview.pricing.ledger import GapClaim
 from traceview.pricing.texts import join_words
 from traceview.rules.captured import is_shared
+from traceview.rules.copies import prefetched_case
 from traceview.rules.launches import between
 
 HARDWARE_GAP = 2_000  # ns; from one kernel to the next, 1 to 1.5 µs on an H200
@@ -262,7 +263,7 @@ def unknown_launch(capture: MeasuredCapture, device: GpuWork) -> Iterator[Findin
     kind = codes_of(capture.trace.operations, "kind")
     ended = np.flatnonzero((device.gap_operation >= 0) & np.isin(kind[device.gap_operation], MIGRATIONS))
     long = device.gap_end[ended] - device.gap_start[ended] > MAX_FAULT
-    yield FindingDraft("managed_wait", device, (GapClaim(("unknown",), ended[~long]),))
+    yield FindingDraft("managed_wait", device, (GapClaim(("unknown",), ended[~long]),), {}, prefetched_case(capture))
     where = {"where": " before it touches managed memory"}
     host = GapClaim(("unknown",), ended[long])
     yield FindingDraft("host_bound", device, (host,), where, "elsewhere", key="migrations")

@@ -16,7 +16,7 @@ from traceview.model.analysis import CAUSES
 from traceview.model.findings import Place
 from traceview.model.names import title_name
 from traceview.model.trace import Note, Trace, Window, names_load_data
-from traceview.model.units import duration, share
+from traceview.model.units import duration
 from traceview.pricing.base import FindingDraft, GpuWork, Mask, MeasuredCapture, fold_numbers, once_per_capture
 from traceview.pricing.ledger import GapClaim
 from traceview.pricing.texts import join_words
@@ -195,7 +195,7 @@ def _start_up(
         "start_up",
         device,
         tuple(claims),
-        {"calls": _words(ns, host), "run": duration(run.length), "left": duration(rest)},
+        {"calls": _words(ns, host), "left": duration(rest)},
         "host" if host > total / 2 else next((case for pattern, case in CASES if pattern.search(main)), ""),
         outside_ns=int(outside["ns"].sum()) + host,
         of_run=of_run,
@@ -270,7 +270,7 @@ def _compiling(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> tupl
 def _words(ns: Mapping[str, int], host: int = 0) -> str:
     """Return the longest times of calls and of the host between them, the longest first."""
     least = MIN_NAMED * (sum(ns.values()) + host)
-    times = {**{f"in {name}": own for name, own in ns.items()}, "between calls": host}
+    times = {**{f"in {name}": own for name, own in ns.items()}, "in host code": host}
     longest = sorted(times, key=lambda words: (-times[words], words))[:MAX_NAMES]
     return join_words([f"{duration(times[words])} {words}" for words in longest if times[words] >= max(least, 1)])
 
@@ -302,7 +302,7 @@ def _end(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> FindingDra
     return FindingDraft("after_loop", device, (), values, case, "end", outside_ns=whole, evidence=(place,), once=True)
 
 
-MIN_OUTSIDE = 0.01  # share of the run; a shorter time outside the steady part is not worth a note
+MIN_OUTSIDE = 0.1  # share of the run; a shorter time outside the steady part is not worth a note
 BEFORE, AFTER = "before the first counted iteration", "after the last counted iteration"
 
 
@@ -338,8 +338,7 @@ def _notes_outside(capture: MeasuredCapture) -> Iterator[Note]:
             copies = f", {duration(copying)} of it copies" if copying > ONE_TIME * window.length else ""
             yield Note(
                 name,
-                f"{title}: {duration(window.length)} {when} ({share(window.length, run.length)} of the run){copies}, "
-                "not shown; --whole includes it",
+                f"{title}: {duration(window.length)} {when}{copies}, not shown; --whole includes it",
             )
 
 

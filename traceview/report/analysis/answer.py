@@ -150,14 +150,14 @@ def finding_lists(analysis: Analysis) -> dict[str, tuple[Finding, ...]]:
 
 
 def gain_words(gain: Gain) -> str:
-    """Return what a remedy saves: "-37% (5.10 to 7.80 ms)", "at most 21%"."""
+    """Return what a remedy saves: "-37% (5.10 to 7.80 ms)", "at most 21%"; of more than a finding costs, also why."""
     if gain.source == "none":
         return "gain unknown"
     part = share(gain.fraction)
     if gain.source == "bound":
         return f"at most {part}"
-    loses = ", may lose" if gain.low_ns < 0 else ""
-    return f"-{part} ({time_range(*gain.after_ns)}{loses})" if gain.ns else "no gain"
+    loses, also = ", may lose" if gain.low_ns < 0 else "", gain.reason.partition(",")[0]
+    return f"-{part} ({time_range(*gain.after_ns)}{loses}{also and f'; {also}'})" if gain.ns else "no gain"
 
 
 def price(finding: Finding) -> str:

@@ -25,7 +25,6 @@ from traceview.report.analysis.answer import (
     NO_GAIN_KNOWN,
     OUTSIDE_NOTES,
     bar_words,
-    base_line,
     basis_lines,
     covered,
     finding_lists,
@@ -320,10 +319,11 @@ def _iterations(iterations: Iterations, columns: int) -> list[str]:
 
 BRIEF_LINES, NARROW_LINES = 20, 24  # with the line that names the page; below 100 columns the texts wrap, below 80 more
 MAX_FINDINGS, MIN_FINDINGS = 5, 3
+MIN_GAIN = 0.01  # share; captures of a program differ by more, so only the first finding gains less
 MAX_DEVICES = 4
 MAX_NOTES = 2
 MAX_CAUSES = 3
-MIN_CAUSE = 0.05  # share of the idle time; smaller causes are not named
+MIN_CAUSE = 0.05  # share of the time, as in the answer; smaller causes of idle time are not named
 MIN_BAR, MAX_BAR = 20, 60
 
 
@@ -335,8 +335,9 @@ def brief_lines(columns: int) -> int:
 def render_brief(analysis: Analysis, screen: Screen = PLAIN, *, top: int | None = None) -> str:
     """Return the summary as text: at most `brief_lines` with the line that names the page."""
     columns, most = screen.columns, brief_lines(screen.columns) - PAGE_LINES
-    answer = wrap(plain(analysis.answer.text, 600), columns=columns)
-    first = [*wrap(_brief_heading(analysis), columns=columns), *answer, *wrap(_basis(analysis), "  ", "  ", columns)]
+    answer, basis = wrap(plain(analysis.answer.text, 600), columns=columns), _basis(analysis)
+    first = [*wrap(_brief_heading(analysis), columns=columns), *answer]
+    first += wrap(basis, "  ", "  ", columns) if basis else []
     bars, causes = _bars(analysis, columns)
     findings = _brief_findings(analysis, columns)[: top or MAX_FINDINGS]
     least = sum(map(len, findings[:MIN_FINDINGS]))
@@ -360,14 +361,18 @@ def _brief_heading(analysis: Analysis) -> str:
 
 
 def _basis(analysis: Analysis) -> str:
-    """Return what gains are parts of, the iterations, and the speed of the first device if it is known."""
+    """Return the iterations, their mean if the answer has none, and the speed of the first device if it is known.
+
+    Gains are parts of the time that the answer states.
+    """
     known = analysis.iterations
     if isinstance(known, NotMeasured):
-        return f"{base_line(analysis)} Iterations are unknown.".strip()
-    skipped = f", {known.skipped} skipped" if known.skipped else ""
-    counted = f"{quantity(known.count - known.skipped, 'iteration')} counted{skipped}"
+        return ""
     name = title_name(known.range) if known.source == "range" else "found without ranges"
-    lines = (base_line(analysis), f"{counted} ({name})", *list(speed_lines(analysis))[:1])
+    counted = f"{quantity(known.counted, 'iteration')} ({name}{f', {known.skipped} skipped' if known.skipped else ''})"
+    base = duration(known.time_ns if known.unprofiled is None else known.unprofiled.mean_ns)
+    mean = f"gains are of the mean, {base}" if known.kinds and base not in analysis.answer.text else ""
+    lines = (counted, mean, *list(speed_lines(analysis))[:1])
     return " · ".join(line.removesuffix(".") for line in lines if line)
 
 
@@ -417,7 +422,7 @@ def _causes(whole: Composition, words: Mapping[str, str], columns: int) -> list[
     shares = [
         f"{whole.percent(ns)} {words[cause].partition(' (')[0].removeprefix('launched, ')}"
         for cause, ns in causes
-        if ns > MIN_CAUSE * whole.idle_ns
+        if ns >= MIN_CAUSE * whole.whole_ns
     ]
     while shares and width(line := f"Idle: {', '.join(shares)}") + 2 > max(columns, WIDTH):
         shares.pop()
@@ -432,6 +437,7 @@ def _brief_findings(analysis: Analysis, columns: int) -> list[list[str]]:
     lists = {words: findings for words, findings in finding_lists(analysis).items() if words != NO_GAIN_KNOWN}
     headings = {findings[0]: words or "For an iteration" for words, findings in lists.items()} if len(lists) > 1 else {}
     ordered = [finding for findings in lists.values() for finding in findings]
+    ordered = [finding for finding in ordered if finding in ordered[:1] or not 0 < finding.gain.fraction < MIN_GAIN]
     for number, finding in enumerate(ordered[:MAX_FINDINGS], 1):
         same = numbers.setdefault(finding.remedy or finding.advice, number)
         title = f"{plain(finding.title, 600)}{device_words(finding, several)}"
@@ -453,8 +459,8 @@ def _brief_notes(analysis: Analysis, columns: int, free: int) -> list[str]:
 def _rest(analysis: Analysis, shown: int) -> str:
     """Return what --verbose adds to the findings that are shown, and what has all."""
     counts = ((len(analysis.findings) - shown, "more finding"), (len(analysis.notes), "note"))
-    words = ", ".join([*(quantity(count, what) for count, what in counts if count > 0), "tables"])
-    return f"first of {words}; all: page, --json"
+    words = ", ".join(quantity(count, what) for count, what in counts if count > 0) or "tables"
+    return f"{words}; all: page, --json"
 
 
 def is_doubt(note: Note) -> bool:
