@@ -61,7 +61,8 @@ def check(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def check_prediction(analysis: Analysis, result: WhatIf, predicted: Prediction) -> None:
     least_gain = result.base_ns - predicted.high_ns
     related = [row for row in analysis.findings if row.id in SAVED_BY[predicted.change]]
-    cost = sum(row.cost_per_iteration_ns or 0 for row in related)
+    of_run = isinstance(analysis.iterations, NotMeasured)
+    cost = sum(row.cost_ns if of_run else row.cost_per_iteration_ns or 0 for row in related)
     if predicted.change == "graph":
         # A graph also shortens the gaps that the hardware needs between kernels, which no finding claims.
         cost += sum(device.steady.gaps.causes["queued"] for device in analysis.devices) // result.counted

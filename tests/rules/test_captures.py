@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import polars as pl
 import pytest
 
-from tests.captures import ALL, H200, SAMPLES, analyzed, shared
+from tests.captures import ALL, H200, analyzed, shared
 from traceview.errors import NoGpuWorkError
 from traceview.model.analysis import Analysis
 from traceview.model.findings import Finding
@@ -27,22 +26,6 @@ def measured(name: str) -> Analysis:
         return analyzed(shared(name))
     except NoGpuWorkError:
         pytest.skip(f"{name} holds no GPU work")
-
-
-EVERY = [*ALL, *sorted(str(path.relative_to(SAMPLES)) for path in SAMPLES.rglob("*.sqlite"))]
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_names_in_titles_and_answers_are_short(name: str) -> None:
-    """Of at most 40 letters: everything between backticks, words, and the names of ranges, kernels and calls."""
-    analysis = measured(name) if name in ALL else analyzed(SAMPLES / name)
-    trace, texts = analysis.trace, [analysis.answer.text, *(finding.title for finding in analysis.findings)]
-    columns = trace.ranges["name"], trace.operations["name"], trace.api["name"], trace.threads["name"]
-    names = {text for column in columns for text in column.cast(pl.String).unique() if text and len(text) > 40}
-    for text in texts:
-        assert all(len(part) <= 40 for part in text.split("`")[1::2])
-        assert all(len(word) <= 40 for word in text.split())
-        assert not any(long in text for long in names)
 
 
 def note(name: str, wanted: str) -> Note:

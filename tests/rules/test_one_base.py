@@ -1,15 +1,17 @@
-"""Percentages of a screen have one base, and gains are bounded by costs: over all samples and shared captures."""
+"""First screens have one base, gains bounded by costs, and short names: over all samples and shared captures."""
 
 from __future__ import annotations
 
 import re
 
+import polars as pl
 import pytest
 
 from tests.captures import CAPTURES, SAMPLES
 from traceview.model.analysis import Analysis, Iterations
 from traceview.model.composition import composition
 from traceview.pipeline import analyze
+from traceview.report.analysis.answer import gain_words
 from traceview.report.analysis.terminal import render_brief
 from traceview.rules.answer import first_sentences
 
@@ -54,6 +56,28 @@ def test_gains_are_at_most_what_they_cost_or_say_why(analysis: Analysis) -> None
             assert gain.ns <= cost, finding.title
         if gain.source == "predicted":
             assert gain.ns <= cost or gain.reason.startswith("also "), finding.title
+
+
+def test_first_screen_says_what_a_gain_above_its_cost_comes_from(analysis: Analysis) -> None:
+    for finding in (each for first in analysis.findings for each in first.by_device):
+        assert finding.gain.reason.startswith("also ") == ("; also " in gain_words(finding.gain)), finding.title
+
+
+def test_titles_have_one_base_for_percentages(analysis: Analysis) -> None:
+    """Shares in titles are of the time that the bar shows."""
+    for finding in analysis.findings:
+        assert "%" not in re.sub(r"`[^`]*`|[\d.]+% of the time\b", "", finding.title), finding.title
+
+
+def test_names_in_titles_and_answers_are_short(analysis: Analysis) -> None:
+    """Of at most 40 letters: everything between backticks, words, and the names of ranges, kernels and calls."""
+    trace, texts = analysis.trace, [analysis.answer.text, *(finding.title for finding in analysis.findings)]
+    columns = trace.ranges["name"], trace.operations["name"], trace.api["name"], trace.threads["name"]
+    names = {text for column in columns for text in column.cast(pl.String).unique() if text and len(text) > 40}
+    for text in texts:
+        assert all(len(part) <= 40 for part in text.split("`")[1::2])
+        assert all(len(word) <= 40 for word in text.split())
+        assert not any(long in text for long in names)
 
 
 def test_answer_is_short(analysis: Analysis) -> None:

@@ -63,8 +63,9 @@ def copy_bound(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDra
 def _unavoidable_ns(device: GpuWork, copies: list[CopyOverlap]) -> int:
     """Return the exposed ns that pinned memory and overlap cannot remove."""
     blocking = pageable(copies)
-    other = sum(use.exposed_ns for use in copies) - sum(use.exposed_ns for use in blocking)
-    rest = max(other - device.use.compute_ns, 0)
+    others = [use for use in copies if use not in blocking]
+    hideable = device.use.compute_to_hide({use.kind for use in others}) if others else 0
+    rest = max(sum(use.exposed_ns for use in others) - hideable, 0)
     return rest + (pinned_remainder(device.use, blocking) if blocking else 0)
 
 

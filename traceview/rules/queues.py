@@ -20,12 +20,12 @@ from traceview.model.units import duration, quantity, share
 from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture, once_per_capture
 from traceview.pricing.ledger import GapClaim
 from traceview.pricing.texts import join_words
-from traceview.rules.captured import is_shared
+from traceview.rules.captured import GRAPH, is_shared
 from traceview.rules.copies import prefetched_case
 from traceview.rules.launches import between
 
 HARDWARE_GAP = 2_000  # ns; from one kernel to the next, 1 to 1.5 µs on an H200
-MAX_HARDWARE_GAP = 100_000  # ns; events, CUDA graphs and copies between GPUs need less
+MAX_HARDWARE_GAP = 20_000  # ns; kernels, copies and CUDA graphs need 1 to 10 µs
 MIN_SHORT_SHARE = 0.05
 MIN_HELD_SHARE = 0.5  # share of the gaps in which one call blocks the host
 
@@ -89,6 +89,7 @@ def _late_case(capture: MeasuredCapture, device: GpuWork, gaps: Rows) -> tuple[s
         return "shared", {}
     managed = bool(names_match(capture.trace.api["name"], "Managed").any())
     lost = "work that the profiler lost, " * bool(capture.trace.info.trust.lost)
+    lost += "copies inside CUDA graphs, " * bool((device.column("source") == GRAPH).any())
     lacks = {"lacks": f"{lost}other programs{', page migrations' * managed}"}
     idle = Intervals(device.gap_start[gaps], device.gap_end[gaps])
     calls, whole = _times_in_calls(capture, device.process_ids), intervals.length(idle)

@@ -110,5 +110,7 @@ def test_captures_fit(name: str) -> None:
         assert_fits(text, columns)
         numbers = re.findall(r"^(\d)\. ", text, re.MULTILINE)
         large = [finding for finding in analysis.findings[1:] if finding.gain.fraction >= MIN_GAIN]
-        assert len(numbers) >= min(columns // 33, len(analysis.findings[:1]) + len(large)), "the first findings are shown"
+        assert len(numbers) >= min(columns // 33, len(analysis.findings[:1]) + len(large)), (
+            "the first findings are shown"
+        )
         assert f"{len(analysis.notes)} note" in " ".join(text.split()) or not analysis.notes

@@ -453,6 +453,7 @@ def _brief_notes(analysis: Analysis, columns: int, free: int) -> list[str]:
     doubts = [first_sentence(note) for note in analysis.notes if is_doubt(note)]
     mended, whole = ([note for note in analysis.notes if note.id in names] for names in (MENDED, WHOLE))
     others = [first_sentence(note) for note in (*mended, *outside_notes(analysis), *whole) if not is_doubt(note)]
+    doubts, others = ([text for text in texts if text not in analysis.answer.text] for texts in (doubts, others))
     return fitting_notes(doubts, others[: max(MAX_NOTES - len(doubts), 0)], free, columns)
 
 
