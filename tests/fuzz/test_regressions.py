@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from tests.pages import inputs_of
 from traceview.comparison import compare
 from traceview.errors import RequestError
 from traceview.pipeline import analyze
-from traceview.read.kineto.pieces import NotJsonError, Pieces
 from traceview.replay.prediction import predict
 from traceview.report.analysis import document
 from traceview.report.analysis.page import render
@@ -134,11 +132,6 @@ def test_text_after_the_last_event(tmp_path: Path, hidden: str) -> None:
     assert read.devices[0].kernel_count == (2 if hidden == ",," else 1)
     said = ("not valid JSON", "last whole event")
     assert [note for note in read.notes if any(words in note.text for words in said)] or hidden == ",,"
-
-
-def test_trace_without_braces_outside_texts() -> None:
-    with pytest.raises(NotJsonError, match="no list of events"):
-        list(Pieces(BytesIO(b'"{" "traceEvents": [')))
 
 
 def test_predicted_time_is_never_negative(tmp_path: Path) -> None:

@@ -235,9 +235,9 @@ def decode(piece: bytes) -> tuple[pl.DataFrame, Faults]:
     """
     replaced = 0
     try:
-        events = pl.Series(piece.decode().split(chr(SEPARATOR)))
+        events = pl.Series(piece.decode().split(SEPARATOR.decode()))
     except UnicodeDecodeError:
-        events = pl.Series(piece.decode("utf-8", "replace").split(chr(SEPARATOR)))
+        events = pl.Series(piece.decode("utf-8", "replace").split(SEPARATOR.decode()))
         replaced = int(events.str.contains("\ufffd", literal=True).sum())
     with suppress(NotJsonError):
         return _wanted_events(events), Faults(replaced)

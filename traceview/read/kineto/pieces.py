@@ -5,8 +5,8 @@ small and is called the document here. Its host name, paths and users are not re
 in which case the format allows that its closing bracket is missing. A trace that ends early is read up to its last
 whole event.
 
-Quotes say where events end. In a trace with quotes inside names they do not, and the words that begin an event do
-(`by_words`).
+The words that begin an event say where the one before ends. Quotes and braces do not, because torch writes names as
+they are. In valid JSON, no text contains these words: its quotes would be escaped.
 
 A GPU event names its GPU and stream; its process is the one that launched it.
 """
@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from traceview.model.catalogue import read_toml
 from traceview.read.raw import NOT_A_TIME, DistributedInfo, ProcessGroup
@@ -31,15 +29,14 @@ from traceview.read.source import MAX_TEXT
 
 BLOCK_BYTES = 8 << 20
 MAX_DOCUMENT_BYTES = 16 << 20  # limit for the text before the events, and for the text after them
-MAX_DEPTH = 64  # events have two levels; a parser may crash at a hundred thousand
 MAX_BASE_NS = 1 << 62
 NAMES = read_toml(Path(__file__).with_name("kineto.toml"))
 GPU_LIMITS: Mapping[str, str] = NAMES["limits"]
 EVENTS_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
-LIST_BEGIN = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*(?={)")
-# Where an event ends and the next one begins, whatever the quotes around are. torch begins events with these keys.
-BOUNDARY = r'(?<=\})\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts)"\s*:)'
-EVENT_BOUNDARY = re.compile(BOUNDARY)
+LIST_BEGIN = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[\s*(?=[{\]])")
+# Where an event ends and the next one begins. torch begins events with "ph" or "name"; programs that sort keys with the
+# others. No list after the events has objects that begin so.
+BOUNDARY = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:args|bp|cat|dur|name|ph|pid|s|tid|ts)"\s*:)')
 # C++ writes the result of a division by zero as a word that JSON does not have; Kineto writes N/A.
 NOT_A_NUMBER = r":\s*-?(?:nan|inf|NaN|Infinity|N/A)\s*([,}])"
 A_NUMBER = re.compile(NOT_A_NUMBER)
@@ -49,10 +46,9 @@ ANY_TEXT = re.compile(r'("[^"\\]{1,80}"\s*:\s*")(.*?)("\s*(?:,\s*"[^"\\]{1,80}"\
 VALID_ESCAPES = re.compile(r'(?:[^\\]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*', re.S)
 QUOTE_INSIDE = re.compile(r'(?<!\\)((?:\\\\)*)"')
 CONTROL = re.compile(r"[\x00-\x1f]")
-BOUNDARY_BYTES = re.compile(BOUNDARY.encode())
 LIST_END = re.compile(rb"\}[^{}\]]{0,64}\]")
 MAX_ENDS = 100  # places that are tried for the end of the list
-SEPARATOR = 0x1E  # valid JSON never contains this byte unescaped
+SEPARATOR = b"\x1e"  # valid JSON never contains this byte unescaped
 
 # Quote these numbers: as JSON numbers they would become floats and lose digits.
 TIME = r'"(ts|dur)"\s*:\s*(-?[0-9][-+.0-9eE]*)'
@@ -61,13 +57,7 @@ PLAIN_DECIMAL = r"^(-?)([0-9]{1,16})(?:\.([0-9]{1,30}))?$"
 MAX_MICROSECONDS = 9_000_000_000_000_000  # fits into 64 bits as ns
 EXACT_MICROSECONDS = float(1 << 40)  # a smaller float holds ns exactly
 
-QUOTE, BACKSLASH = ord('"'), ord("\\")
 BLANKS = b" \t\r\n"
-BLANK = np.isin(np.arange(256), list(BLANKS))
-STEPS = np.zeros(256, np.int8)
-STEPS[[ord("{"), ord("[")]] = 1
-STEPS[[ord("}"), ord("]")]] = -1
-STRUCTURE = STEPS != 0
 
 
 class NotJsonError(ValueError):
@@ -81,109 +71,68 @@ class NotJsonError(ValueError):
 class Pieces:
     """One pass over a trace: iterate for the events; afterwards `before` and `after` are the text around them.
 
-    Each piece is the text of some events with SEPARATOR between them. `is_list` is set if the trace has no object
-    around its events, and `is_open` if the end of this object or list is missing.
-    With `by_words`, events end where words begin the next one, and need not be JSON. Raises NotJsonError.
+    Each piece is the text of some events with SEPARATOR between them; they need not be JSON. `is_list` is set if the
+    trace has no object around its events, and `is_open` if the end of this object or list is missing.
+    Raises NotJsonError.
     """
 
-    def __init__(self, source: IO[bytes], block: int = BLOCK_BYTES, *, by_words: bool = False) -> None:
-        self.source, self.block, self.by_words = source, block, by_words
+    def __init__(self, source: IO[bytes], block: int = BLOCK_BYTES) -> None:
+        self.source, self.block = source, block
         self.before = self.after = b""
         self.is_list = self.is_open = False
 
     def __iter__(self) -> Iterator[bytes]:
         self.before, rest = self._read_to_events()
-        self.after = yield from (self._cut_by_words if self.by_words else self._cut_by_quotes)(rest)
-        if self.is_list and self.after.strip(BLANKS) not in (b"", b"]"):
-            raise NotJsonError("has something after its list of events")
+        more = rest
+        while more:
+            piece, separator, rest = BOUNDARY.sub(b"}" + SEPARATOR, rest).rpartition(SEPARATOR)
+            if separator:
+                yield piece
+            _check_event_length(len(rest))
+            # Read as much as is left over, so that a long event is not searched again for every block.
+            more = self._read(max(self.block, len(rest)))
+            rest += more
+        yield from self._last_events(rest)
 
     def document(self) -> TraceDocument:
         """Return the document, after iteration. Raises NotJsonError."""
         if self.is_list:
             return read_document(b"{}")
-        if not self.is_open:
-            try:
-                return read_document(self.before + self.after)
-            except NotJsonError as error:
-                if not error.cut_off:
-                    raise
-                self.is_open = True
-        return read_document(self.before + b"]}")
+        return read_document(self.before + (b"]}" if self.is_open else self.after))
 
-    def _cut_by_quotes(self, rest: bytes) -> Generator[bytes, None, bytes]:
-        """Yield the pieces, and return the text from the list's closing bracket on."""
-        comma_due = False
-        while True:
-            rest = rest.lstrip(BLANKS)
-            if comma_due and rest.startswith(b","):
-                rest, comma_due = rest[1:], False
-            ends, last = _event_ends(np.frombuffer(rest, np.uint8))
-            if len(ends):
-                _check_event_length(int(np.diff(ends, prepend=0).max()))
-                yield _separate(rest, ends)
-                comma_due = True
-            if last is not None:
-                # A comma after the last event is harmless; other text may be an event that a flipped quote hides.
-                if rest[int(ends[-1]) if len(ends) else 0 : last].strip(BLANKS) not in (b"", b","):
-                    raise NotJsonError("has something that is not an event among its events")
-                break
-            rest = self._read_more(rest[int(ends[-1]) :] if len(ends) else rest)
-            if self.is_open:
-                return b""
-        return rest[last:] + self._read_to_end()
-
-    def _cut_by_words(self, rest: bytes) -> Generator[bytes, None, bytes]:
-        """Yield the pieces, and return the text from the list's closing bracket on."""
-        while True:
-            *events, rest = BOUNDARY_BYTES.split(rest)
-            _check_event_length(max(map(len, (*events, rest))))
-            if events:
-                yield _joined(events)
-            if not (more := self.source.read(max(self.block, len(rest)))):
-                break
-            rest += more
+    def _last_events(self, rest: bytes) -> Iterator[bytes]:
+        """Yield the last event, which the list's bracket ends, and set `after`, or `is_open`."""
+        if rest.lstrip(BLANKS).startswith(b"]"):
+            self.after = rest
+            return
         for end in islice(LIST_END.finditer(rest), MAX_ENDS):
             after = rest[end.end() :]
             if (b"{" not in after) if self.is_list else _is_rest_of_document(after):
-                yield _joined([rest[: end.end() - 1].rstrip(BLANKS + b",")])
-                return b"]" + after
+                self.after = b"]" + after
+                yield rest[: end.end() - 1].rstrip(BLANKS + b",")
+                return
         self.is_open = True
-        return b""
+        last = rest[: rest.rfind(b"}") + 1]
+        if repaired_event(last.decode("utf-8", "replace")) is not None:
+            yield last
+
+    def _read(self, count: int) -> bytes:
+        """Read bytes; valid JSON has no SEPARATOR."""
+        return self.source.read(count).replace(SEPARATOR, b"\x1f")
 
     def _read_to_events(self) -> tuple[bytes, bytes]:
         """Return the text up to the list's bracket, and the text that was read after it."""
         text = b""
-        while more := self.source.read(max(self.block, len(text))):
+        while more := self._read(max(self.block, len(text))):
             text += more
             if (match := LIST_BEGIN.match(text)) is not None:
                 self.is_list = True
                 return b"", text[match.end() :]
-            if (begin := _events_begin(text)) is not None:
-                return text[:begin], text[begin:]
+            if (match := EVENTS_KEY.search(text)) is not None:
+                return text[: match.end()], text[match.end() :]
             if len(text) > MAX_DOCUMENT_BYTES:
                 raise NotJsonError("has no list of events in its first 16 MB")
-        _, depth = _bracket_levels(np.frombuffer(text, np.uint8))
-        raise NotJsonError("has no list of events", cut_off=len(depth) > 0 and int(depth[-1]) > 0)
-
-    def _read_more(self, rest: bytes) -> bytes:
-        _check_event_length(len(rest))
-        # Read as much as is left over, so that a long event is not scanned again for every block.
-        more = self.source.read(min(max(self.block, len(rest)), MAX_TEXT + 1))
-        self.is_open = not more
-        if self.is_open and BOUNDARY_BYTES.search(rest):
-            raise NotJsonError("has quotes inside a name")
-        return rest + more
-
-    def _read_to_end(self) -> bytes:
-        rest = self.source.read(MAX_DOCUMENT_BYTES)
-        if self.source.read(1):
-            raise NotJsonError("has more than 16 MB after its events")
-        return rest
-
-
-def _joined(events: list[bytes]) -> bytes:
-    """Return events with SEPARATOR between them, and another control character where they contain it."""
-    return bytes([SEPARATOR]).join(event.replace(bytes([SEPARATOR]), b"\x1f") for event in events)
+        raise NotJsonError("has no list of events", cut_off=not text.rstrip(BLANKS).endswith((b"}", b"]")))
 
 
 def _is_rest_of_document(after: bytes) -> bool:
@@ -198,70 +147,6 @@ def _is_rest_of_document(after: bytes) -> bool:
 def _check_event_length(length: int) -> None:
     if length > MAX_TEXT:
         raise NotJsonError(f"holds an event of more than {MAX_TEXT >> 20} MB")
-
-
-def _events_begin(text: bytes) -> int | None:
-    """Return the place after the bracket of the list of events; only the key of the outermost object counts."""
-    matches = list(EVENTS_KEY.finditer(text))
-    if not matches:
-        return None
-    starts = np.array([match.start() for match in matches])
-    plain = np.frombuffer(text, np.uint8)
-    at, depth = _bracket_levels(plain)
-    if not len(at):
-        return None
-    before = np.searchsorted(at, starts)
-    own = (before > 0) & (depth[before - 1] == 1) & (np.searchsorted(_quote_places(plain), starts) % 2 == 0)
-    return matches[int(np.argmax(own))].end() if own.any() else None
-
-
-def _event_ends(text: NDArray[np.uint8]) -> tuple[NDArray[np.int64], int | None]:
-    """Return where each complete event ends (after its brace), and the place of the bracket that ends the list."""
-    at, depth = _bracket_levels(text)
-    if len(depth) and int(depth.max()) > MAX_DEPTH:
-        raise NotJsonError(f"is nested more than {MAX_DEPTH} levels deep")
-    beyond = np.flatnonzero(depth < 0)
-    last = int(at[beyond[0]]) if len(beyond) else None
-    if len(beyond):
-        at, depth = at[: beyond[0]], depth[: beyond[0]]
-    ends = at[depth == 0]
-    if (text[ends] != ord("}")).any():
-        raise NotJsonError("has an event that is not an object")
-    return ends + 1, last
-
-
-def _bracket_levels(text: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the places of the braces and brackets outside strings, and the depth after each."""
-    quotes = _quote_places(text)
-    at = np.flatnonzero(STRUCTURE[text])
-    at = at[np.searchsorted(quotes, at) % 2 == 0]
-    return at, np.cumsum(STEPS[text[at]], dtype=np.int64)
-
-
-def _quote_places(text: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return where strings begin and end: quotes that do not follow an odd number of backslashes."""
-    quotes = np.flatnonzero(text == QUOTE)
-    after = quotes[(quotes > 0) & (text[quotes - 1] == BACKSLASH)]
-    if len(after) == 0:
-        return quotes
-    slashes = np.flatnonzero(text == BACKSLASH)
-    firsts = slashes[np.diff(slashes, prepend=-2) > 1]
-    run = after - firsts[np.searchsorted(firsts, after) - 1]
-    return np.setdiff1d(quotes, after[run % 2 == 1], assume_unique=True)
-
-
-def _separate(text: bytes, ends: NDArray[np.int64]) -> bytes:
-    """Return the events with SEPARATOR in place of the commas between them."""
-    copy = np.frombuffer(text, np.uint8, count=int(ends[-1])).copy()
-    if (copy == SEPARATOR).any():
-        raise NotJsonError("has a control character")
-    comma = ends[:-1].copy()
-    while (blank := BLANK[copy[comma]]).any():
-        comma[blank] += 1
-    if (copy[comma] != ord(",")).any():
-        raise NotJsonError("lacks a comma between two events")
-    copy[comma] = SEPARATOR
-    return copy.tobytes()
 
 
 def decode_quoted(events: pl.Series, schema: pl.Struct) -> pl.DataFrame:
@@ -410,18 +295,11 @@ class Faults(NamedTuple):
 
 
 def repaired_events(texts: Iterable[str]) -> tuple[list[str], Faults]:
-    """Return the events that are JSON, or can be made JSON; a text that holds several events is cut."""
-    events: list[str] = []
-    repaired = left_out = 0
-    for text in texts:
-        for event in (text,) if is_event(text) else EVENT_BOUNDARY.split(text):
-            fixed = event if is_event(event) else repaired_event(event)
-            if fixed is None:
-                left_out += 1
-            else:
-                events.append(fixed)
-                repaired += fixed is not event
-    return events, Faults(repaired, left_out)
+    """Return the events that are JSON, or can be made JSON."""
+    fixed = [(text, text if is_event(text) else repaired_event(text)) for text in texts]
+    events = [event for _, event in fixed if event is not None]
+    repaired = sum(event is not None and event is not text for text, event in fixed)
+    return events, Faults(repaired, len(fixed) - len(events))
 
 
 def repaired_event(text: str) -> str | None:

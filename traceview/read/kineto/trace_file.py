@@ -378,23 +378,13 @@ class _Read(NamedTuple):
 
 
 def _read_events(path: Path) -> _Read:
-    """Read a trace; by the words of its events if quotes do not say where they end. Raises NotJsonError."""
-    name = display_name(path)
+    """Read a trace. Raises NotJsonError."""
     with path.open("rb") as file:
         pieces = Pieces(file)
-        try:
-            events = trace_events(pieces, DecodedSize(name))
-            document = pieces.document()
-            if pieces.is_open and (events.faults.left_out or not events.event_count):
-                raise NotJsonError("ends before its first whole event", cut_off=True)
-        except NotJsonError as error:
-            file.seek(0)
-            by_words = Pieces(file, by_words=True)
-            events = trace_events(by_words, DecodedSize(name))
-            document = by_words.document()
-            if not events.event_count or (by_words.is_open and pieces.after):
-                raise error from None
-            pieces = by_words
+        events = trace_events(pieces, DecodedSize(display_name(path)))
+    if pieces.is_open and not events.event_count:
+        raise NotJsonError("ends before its first whole event", cut_off=True)
+    document = pieces.document()
     events, first_ns = relative_times(events)
     problems = [OPEN_LIST] if pieces.is_open else []
     if any(events.faults):
