@@ -157,7 +157,8 @@ def rows_of_largest(values: NDArray[np.signedinteger[Any]], count: int) -> Times
         # `count` blocks have a maximum of at least this size, so at least `count` values have it.
         least = np.partition(np.maximum.reduceat(values, starts), -count)[-count]
     some = np.flatnonzero(values >= least)
-    return some[values[some] >= np.partition(values[some], -count)[-count]]
+    rows: Times = some[values[some] >= np.partition(values[some], -count)[-count]]
+    return rows
 
 
 def largest_positions(values: NDArray[np.signedinteger[Any]], count: int) -> list[int]:
