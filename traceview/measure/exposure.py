@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from traceview import intervals
 from traceview.intervals import BEFORE_ALL, Intervals, Rows, Times, values_at
 from traceview.measure.activity import COMMUNICATION, COPY, Activity, Copies
-from traceview.measure.shared_work import codes_of, once_per_frame
-from traceview.measure.stream_order import NO_STREAM, StreamOrder
+from traceview.measure.shared_work import codes_of, once_per_frame, once_per_trace
+from traceview.measure.stream_order import CONTEXT, NO_STREAM, StreamOrder
 from traceview.model.analysis import EXPOSED_CAUSES
 from traceview.model.frozen import dataclass
 from traceview.model.trace import CLASSES, ROLES, Trace, Window
@@ -353,37 +353,51 @@ def _same_direction(trace: Trace, order: StreamOrder, following: Rows, latest: R
     return same
 
 
-def _waiting_hosts(trace: Trace, order: StreamOrder, pieces: _Pieces) -> tuple[Times, Times, Times]:
-    """Return the `host` time of pieces (row, start, end) in which a call of the launching thread waits for X."""
+@once_per_trace
+def _blocking_calls(trace: Trace) -> dict[int, tuple[Times, Intervals]]:
+    """Return the blocking calls of each thread (rows of Trace.api), and when each is the first that blocks it."""
     blocking = np.flatnonzero(BLOCKING[codes_of(trace.api, "role")] | trace.api["implicit"].to_numpy())
-    host, threads = np.flatnonzero(pieces.called > pieces.start), trace.api["thread"].to_numpy()
-    thread, blocking_thread = threads[order.launch[pieces.following[host]]], threads[blocking]
-    parts, calls_of = [(np.zeros(0, np.int64),) * 4], dict(intervals.rows_by_code(blocking_thread))
-    for caller, own in intervals.rows_by_code(thread):
-        if caller not in calls_of:
-            continue
-        calls = blocking[calls_of[caller]]
+    calls_of = {}
+    for caller, own in intervals.rows_by_code(trace.api["thread"].to_numpy()[blocking]):
+        calls = blocking[own]
         start, end = (trace.api[name].to_numpy()[calls] for name in ("start", "end"))
         until = end - intervals.own_lengths(start, end)
         some = until < end
-        calls, inside, mine = calls[some], Intervals(until[some], end[some]), host[own]
-        query, since, to = intervals.parts_in_queries(inside, pieces.start[mine], pieces.called[mine])
-        parts.append((calls[np.searchsorted(inside.end, since, side="right")], mine[query], since, to))
+        calls_of[caller] = calls[some], Intervals(until[some], end[some])
+    return calls_of
+
+
+def _waiting_hosts(trace: Trace, order: StreamOrder, pieces: _Pieces) -> tuple[Times, Times, Times]:
+    """Return the `host` time of pieces (row, start, end) in which a call of the launching thread waits for X."""
+    host = np.flatnonzero(pieces.called > pieces.start)
+    thread = trace.api["thread"].to_numpy()[order.launch[pieces.following[host]]]
+    parts, calls_of = [(np.zeros(0, np.int64),) * 4], _blocking_calls(trace)
+    for caller, own in intervals.rows_by_code(thread) if calls_of else ():
+        if caller in calls_of:
+            (calls, inside), mine = calls_of[caller], host[own]
+            query, since, to = intervals.parts_in_queries(inside, pieces.start[mine], pieces.called[mine])
+            parts.append((calls[np.searchsorted(inside.end, since, side="right")], mine[query], since, to))
     call, row, begin, until = map(np.concatenate, zip(*parts, strict=True))
     waits = np.flatnonzero(_returns_with(trace, order, call, pieces.exposed[row]))
     waits = waits[np.argsort(row[waits], kind="stable")]
     return row[waits], begin[waits], until[waits]
 
 
+@once_per_trace
+def _stated_waits(trace: Trace) -> tuple[Times, Times]:
+    """Return the calls that wait for one stream (ascending rows of Trace.api), and the row of Trace.streams of each."""
+    events = trace.stream_events.filter(
+        pl.col("launch").is_not_null(), pl.col("kind") == "synchronize", pl.col("stream_id") != NO_STREAM
+    )
+    stated = events.join(trace.streams.with_row_index("row"), on=CONTEXT).sort("launch")
+    return stated["launch"].to_numpy(), stated["row"].to_numpy().astype(np.int64)
+
+
 def _returns_with(trace: Trace, order: StreamOrder, call: Times, exposed: Rows) -> NDArray[np.bool_]:
     """Return whether blocking calls (rows of Trace.api) return when an operation or a later one of its stream ends."""
     if not len(call):
         return np.zeros(0, np.bool_)
-    events = trace.stream_events.filter(
-        pl.col("launch").is_not_null(), pl.col("kind") == "synchronize", pl.col("stream_id") != NO_STREAM
-    )
-    stated = events.join(trace.streams.with_row_index("row"), on=["process", "context", "stream_id"]).sort("launch")
-    launch, rows = stated["launch"].to_numpy(), stated["row"].to_numpy().astype(np.int64)
+    launch, rows = _stated_waits(trace)
     at = np.searchsorted(launch, call)
     known = at < len(launch)
     known[known] = launch[at[known]] == call[known]

@@ -99,7 +99,7 @@ class ThreadStates(NamedTuple):
 def _locked(api: pl.DataFrame, threads: Collection[int], profiler: Intervals) -> dict[int, Coverage]:
     """Return ThreadStates.locked."""
     rows = np.flatnonzero(codes_of(api, "role") == MEMORY_ROLE)
-    rows = rows[(api["end"].to_numpy() - api["start"].to_numpy())[rows] >= MIN_LOCK]
+    rows = rows[api["end"].to_numpy()[rows] - api["start"].to_numpy()[rows] >= MIN_LOCK]
     if not len(rows):
         return {}
     long, locked = api.select("start", "end", "thread", "process")[rows], {}

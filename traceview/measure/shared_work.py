@@ -51,6 +51,23 @@ def once_per_frame(function: Callable[[pl.DataFrame], Result]) -> Callable[[pl.D
     return result_of
 
 
+def once_per_trace(function: Callable[[Trace], Result]) -> Callable[[Trace], Result]:
+    """Return the function with its results kept by the operations of a trace. A result must not hold its frames."""
+
+    @once_per_frame
+    def kept(_operations: pl.DataFrame) -> list[Result]:
+        return []
+
+    @wraps(function)
+    def result_of(trace: Trace) -> Result:
+        known = kept(trace.operations)
+        if not known:
+            known.append(function(trace))
+        return known[0]
+
+    return result_of
+
+
 @once_per_frame
 def _known_codes(_frame: pl.DataFrame) -> dict[str, NDArray[Any]]:
     return {}

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from traceview.intervals import BLOCK, Rows, Times, adjoining, is_sorted, sorted_unique, values_at
 from traceview.measure.activity import COMMUNICATION, COMPUTE, Activity
 from traceview.measure.gaps import clocks_disagree
-from traceview.measure.shared_work import codes_of, launch_rows
+from traceview.measure.shared_work import codes_of, launch_rows, once_per_trace
 from traceview.model.trace import CLASSES, Trace, enum_texts
 
 Mask = NDArray[np.bool_]
@@ -154,25 +154,59 @@ def _pairs_together(start: Times, end: Times, stream: Streams, candidates: Rows,
     return sorted_unique(stream[others[some]].astype(np.int64) * streams + stream[last[some]])
 
 
-def _stream_waits(trace: Trace, stream: NDArray[np.int16], launch: Rows, end: Times, ordered: Rows) -> StreamWaits:
-    count = len(stream)
+class _EventWaits(NamedTuple):
+    """The waits of a capture for events, in the order of their calls.
+
+    `launch` is the call of each, `target` its stream, `recorded` the call of the record before and `source` its stream;
+    -1 if unknown. `unstated` are the calls that wait in a stream that the capture does not have, and `traced` the
+    streams of processes without such calls.
+    """
+
+    launch: Times
+    target: Times
+    recorded: Times
+    source: Times
+    unstated: Times
+    traced: Mask
+
+
+@once_per_trace
+def _event_waits(trace: Trace) -> _EventWaits:
     calls = _named_calls(trace, "StreamWaitEvent")
     events = trace.stream_events.filter(pl.col("launch").is_not_null()).sort("launch")
     stated = events.filter(pl.col("launch").is_in(calls) & (pl.col("stream_id") != NO_STREAM))
     unstated = np.setdiff1d(calls, stated["launch"].to_numpy())
     untraced = np.unique(trace.api["process"].to_numpy()[unstated])
-    latest, (waits, is_open) = np.full(count, -1, np.int32), np.zeros((2, count), np.bool_)
+    rows = trace.streams.select(*CONTEXT, pl.int_range(pl.len()).alias("row"))
+    records = events.filter(pl.col("kind") == "record").join(rows, on=CONTEXT, how="left", maintain_order="left")
+    event = ["process", "context", "event_id"]
+    pairs = (
+        stated.join(rows.rename({"row": "target"}), on=CONTEXT, maintain_order="left")
+        .join_asof(
+            records.select(*event, "launch", source="row", recorded="launch"),
+            on="launch",
+            by=event,
+            check_sortedness=False,
+        )
+        .select(pl.col("launch", "target", "recorded", "source").cast(pl.Int64).fill_null(-1))
+    )
     traced = ~np.isin(trace.streams["process"].to_numpy(), untraced)
-    if len(unstated):
-        is_open = _after_unstated_waits(trace, unstated, launch)
-    if stated.is_empty():
-        return StreamWaits(latest, waits, is_open, traced)
-    pairs = _with_records(trace, events, stated)
+    launch, target, recorded, source = (column.to_numpy() for column in pairs)
+    return _EventWaits(launch, target, recorded, source, unstated, traced)
+
+
+def _stream_waits(trace: Trace, stream: NDArray[np.int16], launch: Rows, end: Times, ordered: Rows) -> StreamWaits:
+    count, events = len(stream), _event_waits(trace)
+    latest, (waits, is_open) = np.full(count, -1, np.int32), np.zeros((2, count), np.bool_)
+    if len(events.unstated):
+        is_open = _after_unstated_waits(trace, events.unstated, launch)
+    if not len(events.launch):
+        return StreamWaits(latest, waits, is_open, events.traced)
     base = len(trace.api) + 1
     # Streams keep the order of launches; an operation without a launch has that of the one before.
     key = np.maximum.accumulate(stream[ordered].astype(np.int64) * base + launch[ordered])
-    target, recorded, source = (pairs[name].to_numpy() for name in ("target", "recorded", "source"))
-    at = np.searchsorted(key, target * base + pairs["launch"].to_numpy(), side="right")
+    target, recorded, source = events.target, events.recorded, events.source
+    at = np.searchsorted(key, target * base + events.launch, side="right")
     waiting = values_at(ordered, np.where(at < count, at, -1), -1)
     waiting[values_at(stream, waiting, -1) != target] = -1
     waits[waiting[waiting >= 0]] = True
@@ -183,7 +217,7 @@ def _stream_waits(trace: Trace, stream: NDArray[np.int16], launch: Rows, end: Ti
     waiting, awaited, source = waiting[known], awaited[known], source[known]
     order = np.lexsort((source, end[awaited]))
     latest[waiting[order]] = awaited[order]  # NumPy writes the last of several
-    return StreamWaits(latest, waits, is_open, traced)
+    return StreamWaits(latest, waits, is_open, events.traced)
 
 
 def _named_calls(trace: Trace, pattern: str) -> Times:
@@ -191,23 +225,6 @@ def _named_calls(trace: Trace, pattern: str) -> Times:
     name = trace.api["name"].to_physical().to_numpy()
     codes = np.flatnonzero(enum_texts(trace.api["name"]).str.contains(pattern).to_numpy())
     return np.sort(np.concatenate([np.zeros(0, np.int64), *(np.flatnonzero(name == code) for code in codes)]))
-
-
-def _with_records(trace: Trace, events: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
-    """Return the launch of each wait, its stream, and the launch and the stream of the record before; -1 if unknown."""
-    rows = trace.streams.select(*CONTEXT, pl.int_range(pl.len()).alias("row"))
-    records = events.filter(pl.col("kind") == "record").join(rows, on=CONTEXT, how="left", maintain_order="left")
-    event = ["process", "context", "event_id"]
-    return (
-        waits.join(rows.rename({"row": "target"}), on=CONTEXT, maintain_order="left")
-        .join_asof(
-            records.select(*event, "launch", source="row", recorded="launch"),
-            on="launch",
-            by=event,
-            check_sortedness=False,
-        )
-        .select(pl.col("launch", "target", "recorded", "source").cast(pl.Int64).fill_null(-1))
-    )
 
 
 def _after_unstated_waits(trace: Trace, calls: Times, launch: Rows) -> Mask:

@@ -84,17 +84,20 @@ def count_launches(
         calls = calls.filter((first == calls["row"]).fill_null(False))
         calls = calls.join(failed, on=["process", "correlation"], how="anti", maintain_order="left")
         calls = _without_captured(calls, api)
-    # A copy of all columns of every launch would be large.
+    # A copy of all columns of every launch would be large, and one key is faster than two.
     working = np.flatnonzero(has_work)
-    worked = api.select("process")[working].with_columns(kind=pl.Series(kinds[working]), row=pl.Series(working))
-    last = worked.group_by("process").agg(last=pl.col("row").max())
+    key = api["process"].to_numpy()[working].astype(np.int64) * len(LAUNCH_KINDS) + kinds[working]
+    counts = pl.DataFrame({"key": key, "row": working}).group_by("key").agg(worked=pl.len(), last=pl.col("row").max())
+    process, kind = np.divmod(counts["key"].to_numpy(), len(LAUNCH_KINDS))
+    counts = counts.with_columns(process=pl.Series(process, dtype=pl.Int32), kind=pl.Series(kind, dtype=pl.UInt8))
+    last = counts.group_by("process").agg(pl.col("last").max())
     reach = operations.group_by("process").agg(pl.col("end").max())
     joined = calls.join(last, on="process", how="left").join(reach, on="process", how="left")
     waits = (pl.col("row") > pl.col("last")) & (pl.col("start") <= pl.col("end"))
     joined = joined.with_columns(queued=waits.fill_null(value=False))
     joined = joined.with_columns(pl.col("queued") & (pl.col("queued").sum().over("process") <= MAX_QUEUED))
     lost = joined.filter(~pl.col("queued")).group_by("process", "kind").agg(lost=pl.len())
-    with_work = worked.filter(pl.col("kind") > 0).group_by("process", "kind").agg(worked=pl.len())
+    with_work = counts.filter(pl.col("kind") > 0).select("process", "kind", "worked")
     sums = lost.join(with_work, on=["process", "kind"], how="left").fill_null(0).sort("process", "kind")
     fails = set(failed["process"].to_list())
     known = [

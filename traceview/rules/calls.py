@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from traceview.intervals import Coverage, Intervals, Rows, Times, rows_by_code
-from traceview.measure.gaps import OTHER_CALLS
+from traceview.measure.gaps import MEMORY_ROLE, OTHER_CALLS
 from traceview.measure.shared_work import calls_during, codes_of, launch_rows
 from traceview.model.analysis import NotMeasured
-from traceview.model.trace import Window, names_match
+from traceview.model.trace import Window, enum_texts, names_match
 from traceview.model.units import duration, quantity, verb
 from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture, once_per_capture
 from traceview.pricing.ledger import GapClaim
@@ -70,16 +72,15 @@ def calls_of_device(capture: MeasuredCapture, device: GpuWork, kind: str) -> pl.
 def _calls_of_processes(
     capture: MeasuredCapture, processes: tuple[int, ...], steady: Window, kind: str
 ) -> pl.DataFrame:
-    frame: pl.DataFrame = getattr(capture.host, kind).frame
-    return frame.filter(
-        pl.col("process").is_in(processes) & (pl.col("end") > steady.start) & (pl.col("start") < steady.end)
-    )
+    calls: pl.DataFrame = getattr(capture.host, kind).frame
+    process, start, end = (calls[name].to_numpy() for name in ("process", "start", "end"))
+    return calls[np.flatnonzero(np.isin(process, processes) & (end > steady.start) & (start < steady.end))]
 
 
 def count_names(calls: pl.DataFrame) -> list[tuple[str, int]]:
     """Return the names of calls and how often each occurs, the most frequent first."""
-    counts = calls["name"].cast(pl.String).value_counts()
-    return counts.sort("count", "name", descending=[True, False]).rows()
+    texts, counts = enum_texts(calls["name"]), np.bincount(codes_of(calls, "name")).tolist()
+    return sorted(((texts[at], count) for at, count in enumerate(counts) if count), key=lambda row: (-row[1], row[0]))
 
 
 def total_cost(calls: pl.DataFrame) -> int:
@@ -155,17 +156,12 @@ def _on_waiting_threads(device: GpuWork, calls: pl.DataFrame) -> bool:
 @once_per_capture
 def _memory_calls(capture: MeasuredCapture, processes: tuple[int, ...], steady: Window) -> pl.DataFrame:
     """Return the memory calls of processes that start in the steady time; `row` is that of Trace.api."""
-    return (
-        capture.trace.api.lazy()
-        .with_row_index("row")
-        .filter(
-            (pl.col("role") == "memory")
-            & pl.col("start").is_between(steady.start, steady.end, closed="left")
-            & pl.col("process").is_in(processes)
-        )
-        .select(pl.col("row").cast(pl.Int64), "start", "end", "name", "thread", "implicit")
-        .collect()
-    )
+    api = capture.trace.api
+    first, stop = np.searchsorted(api["start"].to_numpy(), (steady.start, steady.end)).tolist()
+    rows = np.flatnonzero(codes_of(api, "role")[first:stop] == MEMORY_ROLE) + first
+    rows = rows[np.isin(api["process"].to_numpy()[rows], processes)]
+    calls: pl.DataFrame = api.select("start", "end", "name", "thread", "implicit")[rows]
+    return calls.with_columns(row=pl.Series(rows))
 
 
 MAX_LAUNCH = 60_000  # ns; a launch with the work of its framework takes 5 to 60 us (rules/launches.py)
@@ -196,73 +192,87 @@ def slow_calls(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDra
     blocking = sum(total_cost(calls_of_device(capture, device, kind)) for kind in ("sync", "implicit_sync"))
     launching = sum(device.use.gaps.causes[cause] for cause in LAUNCHING)
     calls = _calls_in_gaps(capture, device)
-    main = _longest(calls)
+    name, main = _longest(capture, calls)
     yield FindingDraft(
         "slow_calls",
         device,
         (GapClaim(LAUNCHING, steady), GapClaim(BLOCKING, steady)),
-        {"calls": _words(calls, main)},
-        _case(capture, main),
+        {"calls": _words(calls, name, main)},
+        _case(capture, name, main),
         at_most=launching + blocking,
     )
 
 
-def _calls_in_gaps(capture: MeasuredCapture, device: GpuWork) -> pl.DataFrame:
-    """Return the calls (row, start, name) in the long steady gaps that wait for their threads, and their ns in these.
+class _GapCalls(NamedTuple):
+    """Calls: their row of Trace.api, start and code of their name, and the ns of gaps that wait for them in each."""
+
+    row: Times
+    start: Times
+    name: NDArray[np.unsignedinteger[Any]]
+    ns: Times
+
+    def where(self, chosen: NDArray[np.bool_]) -> _GapCalls:
+        """Return some of the calls."""
+        return _GapCalls(self.row[chosen], self.start[chosen], self.name[chosen], self.ns[chosen])
+
+
+def _calls_in_gaps(capture: MeasuredCapture, device: GpuWork) -> _GapCalls:
+    """Return the calls in the long steady gaps that wait for their threads.
 
     Of calls that block or allocate, which other rules explain, those that launch count. Without long gaps all count.
     """
     first, stop = device.steady_gaps.start, device.steady_gaps.stop
     rows = np.flatnonzero((device.gap_end - device.gap_start)[first:stop] > MAX_SHORT_GAP) + first
-    causes = device.gaps.frame.select("memory", "launch", "api")[rows]
-    rows = rows[(causes["memory"] <= causes["launch"] + causes["api"]).to_numpy()]  # else another thread has the lock
+    memory, launch, call = (device.gaps.frame[name].to_numpy()[rows] for name in ("memory", "launch", "api"))
+    rows = rows[memory <= launch + call]  # else another thread has the lock
     rows = rows if len(rows) else np.arange(first, stop)
     start, end, waiting = device.gap_start[rows], device.gap_end[rows], device.gap_thread[rows]
     ending = device.gap_operation[rows]
-    api, launches = capture.trace.api, launch_rows(capture.trace.operations)[ending[ending >= 0]]
+    api, counts = capture.trace.api, codes_of(capture.trace.api, "role") == OTHER_CALLS
+    launches = launch_rows(capture.trace.operations)[ending[ending >= 0]]
+    counts[launches[launches >= 0]] = True
     calls = calls_during(api, Intervals(start, end))
-    calls = calls[(codes_of(api, "role")[calls] == OTHER_CALLS) | np.isin(calls, launches)]
+    calls = calls[counts[calls]]
     begin, until, thread = (api[name].to_numpy()[calls] for name in ("start", "end", "thread"))
     ns, is_steady = np.zeros(len(calls), np.int64), (begin >= device.steady.start) & (begin < device.steady.end)
     for caller, own in rows_by_code(thread):
         gaps = waiting == caller
         times = Coverage.from_union(Intervals(start[gaps], end[gaps]))
         ns[own] = times.length_between(begin[own], until[own])
-    some = np.flatnonzero(is_steady & (ns > 0))
-    names = api["name"].gather(calls[some]).cast(pl.String)
-    return pl.DataFrame({"row": calls[some], "start": begin[some], "name": names, "ns": ns[some]})
+    return _GapCalls(calls, begin, codes_of(api, "name")[calls], ns).where(is_steady & (ns > 0))
 
 
-def _longest(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the calls of the name that takes most of the time."""
-    sums = calls.group_by("name").agg(pl.col("ns").sum()).sort("ns", "name", descending=[True, False])
-    return calls.join(sums.head(1), on="name", how="semi")
+def _longest(capture: MeasuredCapture, calls: _GapCalls) -> tuple[str, _GapCalls]:
+    """Return the name that takes most of the time, and its calls; "" without any."""
+    sums, texts = np.bincount(calls.name, calls.ns), enum_texts(capture.trace.api["name"])
+    name, code = min(((texts[at], at) for at in np.flatnonzero(sums == sums.max(initial=1)).tolist()), default=("", 0))
+    return name, calls.where(calls.name == code)
 
 
-def _total(calls: pl.DataFrame) -> int:
-    return int(calls["ns"].sum())
+def _total(calls: _GapCalls) -> int:
+    return int(calls.ns.sum())
 
 
-def _words(calls: pl.DataFrame, main: pl.DataFrame) -> str:
+def _words(calls: _GapCalls, name: str, main: _GapCalls) -> str:
     """Return the calls that take most of the time, as ", mostly 128 cudaStreamCreateWithPriority"; "" without any."""
-    if main.is_empty():
+    if not name:
         return ""
     most = "mostly" if _total(main) > MOSTLY * _total(calls) else "above all"
-    return f", {most} {len(main):,} {main['name'][0]}"
+    return f", {most} {len(main.row):,} {name}"
 
 
-def _case(capture: MeasuredCapture, main: pl.DataFrame) -> str:
+def _case(capture: MeasuredCapture, name: str, main: _GapCalls) -> str:
     """Return the case of the texts: whether the main call is a first launch, a launch, or one of a loop."""
-    if main.is_empty():
+    if not name:
         return "once"
-    case = next((case for pattern, case in CASES if pattern.search(main["name"][0])), "")
+    case = next((case for pattern, case in CASES if pattern.search(name)), "")
     if case == "launch":
-        loading = main.filter(np.isin(main["row"].to_numpy(), _first_launches(capture)))
+        loading = main.where(np.isin(main.row, _first_launches(capture)))
         return (
             "first"
             if _total(loading) > MOSTLY * _total(main)
             else "late"
-            if _total(main) > MAX_LAUNCH * len(main)
+            if _total(main) > MAX_LAUNCH * len(main.row)
             else "launch"
         )
     return case if case or _repeat(capture, main) else "once"
@@ -276,10 +286,10 @@ def _first_launches(capture: MeasuredCapture) -> Rows:
     return launch_rows(capture.trace.operations)[first]
 
 
-def _repeat(capture: MeasuredCapture, calls: pl.DataFrame) -> bool:
+def _repeat(capture: MeasuredCapture, calls: _GapCalls) -> bool:
     """Return whether most counted iterations have such a call."""
     iterations = capture.analysis.iterations
     if isinstance(iterations, NotMeasured) or not capture.counted:
         return False
     begin = np.array([each.start_ns for each in iterations.per_iteration], np.int64)
-    return len(np.unique(np.searchsorted(begin, calls["start"].to_numpy(), side="right"))) >= MOSTLY * capture.counted
+    return len(np.unique(np.searchsorted(begin, calls.start, side="right"))) >= MOSTLY * capture.counted

@@ -263,7 +263,8 @@ def _inside_ranges(trace: Trace, calls: pl.DataFrame, place: str) -> Times:
 def _process_totals(trace: Trace) -> pl.DataFrame:
     """Return the number of operations with a launch of each process, and their GPU time."""
     return (
-        trace.operations.filter(pl.col("launch").is_not_null())
+        trace.operations.select("launch", "process", "start", "end")
+        .filter(pl.col("launch").is_not_null())
         .group_by("process")
         .agg((pl.col("end") - pl.col("start")).sum().alias("total_ns"), pl.len().alias("total_count"))
     )
