@@ -16,6 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import Intervals, Times, clip, covered_length, length, rows_by_code, union
+from traceview.measure.kernels import launch_sizes, sm_limits
 from traceview.measure.loading import MIN_LOADING, BatchCopies, is_input
 from traceview.measure.shared_work import launch_rows
 from traceview.model.peaks import pinned_rate
@@ -330,7 +331,19 @@ def operations_of(trace: Trace, selection: Selection, calls: GraphCalls, begin: 
         frame["bytes"].to_numpy(),
         frame["name"].to_physical().to_numpy().astype(np.int64),
         name_families(trace.shapes, frame["shape"].to_numpy(), frame["name"]),
+        *_launch_sizes(trace, frame),
     )
+
+
+def _launch_sizes(trace: Trace, frame: pl.DataFrame) -> tuple[Codes, NDArray[np.float64]]:
+    """Return the blocks and the waves of each operation; unknown ones where nothing communicates, which needs none."""
+    blocks, waves = np.zeros(len(frame), np.int64), np.full(len(frame), np.nan)
+    if (frame["class"] == "communication").any():
+        limits = sm_limits(trace, int(frame["device"][0]))
+        shapes, place = np.unique(frame["shape"].to_numpy(), return_inverse=True)
+        sizes = [launch_sizes(limits, row) for row in trace.shapes[shapes].iter_rows(named=True)]
+        blocks, waves = (np.array(values)[place] for values in zip(*sizes, strict=True))
+    return blocks, waves
 
 
 def _outer_calls(calls: GraphCalls, launch: Codes) -> Codes:
@@ -358,6 +371,7 @@ def machine_facts(trace: Trace, calls: GraphCalls, ops: Operations) -> MachineFa
         bool(pinned),
         staged or STAGING_RATE,
         gpu or "",
+        sms=int(trace.devices["sm_count"][int(ops.device[0])] or 0) if len(ops.row) else 0,
     )
 
 

@@ -42,7 +42,8 @@ MAX_PLANS = 6  # that are kept; the 17 replays of samples/dual.sqlite need 4
 # REDUCE all-reduces that a change adds
 GAP, CALL, WAIT, LAUNCH, STREAM, ENGINE, EVENT, RUN, QUEUE, REDUCE = range(10)
 KINDS = ("host", "call", "wait", "launch", "gap", "gap", "gap", "run", "wait", "communication")
-FAMILIES = ("other", "shared", "fused", "matrix")  # kinds of kernels, by name (storms.name_families)
+# Kinds of kernels, by name (storms.name_families): gather and reduction are collectives.
+FAMILIES = ("other", "shared", "fused", "matrix", "gather", "reduction")
 
 
 class GraphCalls(NamedTuple):
@@ -84,6 +85,8 @@ class Operations(NamedTuple):
     size: Times  # bytes
     name: Codes  # index in the categories of Trace.operations["name"]
     family: Codes  # index in FAMILIES
+    blocks: Codes  # of the launch; 0 if unknown
+    waves: NDArray[np.float64]  # blocks over those that the device holds at once; NaN if unknown
 
     @property
     def is_matrix(self) -> Mask:
@@ -126,6 +129,7 @@ class MachineFacts(NamedTuple):
     staging_rate: float  # bytes/ns of pageable copies
     gpu: str = ""  # model name
     overhead: float = 0.0  # share of the modelled time that the profiler itself takes
+    sms: int = 0  # of the GPU; 0 if unknown
     same_launches: float = 1.0  # share of the kernels that each modelled iteration launches with the same grid
 
 

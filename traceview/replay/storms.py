@@ -25,6 +25,8 @@ CLASS_COUNT = len(CLASSES)
 # A name that all elementwise operations share. A round may hold several of them.
 SHARED = r"^(vectorized_|unrolled_)?elementwise_kernel$"
 MIN_SHARED_ROUND = 4  # operations in a round that has only shared names
+# Collectives by the names of their kernels, in all libraries: those whose result is a copy, and those that sum.
+COLLECTIVES = {"gather": r"(?i)all_?gather|broadcast", "reduction": r"(?i)all_?reduce|reduce_?scatter"}
 LAYERS = (FAMILIES.index("fused"), FAMILIES.index("matrix"))
 
 
@@ -33,8 +35,9 @@ def name_families(shapes: pl.DataFrame, shape: NDArray[np.uint32], names: pl.Ser
     by_shape = np.zeros(len(shapes), np.int64)
     for name, chosen in (("fused", IS_FUSED), ("matrix", IS_MATRIX)):
         by_shape[shape_kinds(shapes).select(chosen).to_series().to_numpy()] = FAMILIES.index(name)
-    shared = names_match(names, SHARED)
-    families: Codes = np.where((by_shape[shape] == 0) & shared, FAMILIES.index("shared"), by_shape[shape])
+    families: Codes = by_shape[shape]
+    for name, pattern in (("shared", SHARED), *COLLECTIVES.items()):
+        families[(families == 0) & names_match(names, pattern)] = FAMILIES.index(name)
     return families
 
 

@@ -28,7 +28,7 @@ DIGITS = 6
 
 def kernel_uses(given: DeviceInput) -> tuple[KernelUse, ...]:
     """Return one row for each name and launch shape, the costliest first; one row for all beyond MAX_KERNELS."""
-    sums, limits = _sums_by_shape(given), _sm_limits(given.trace, given.activity.device)
+    sums, limits = _sums_by_shape(given), sm_limits(given.trace, given.activity.device)
     total = int(sums["total_ns"].sum())
     first, rest = costliest(sums, SHAPES, MAX_KERNELS)
     rows = [_kernel_use(row, total, limits) for row in first.iter_rows(named=True)]
@@ -107,6 +107,13 @@ def _dimensions(sizes: list[int | None]) -> tuple[int, ...] | None:
     return None if None in sizes else tuple(int(size or 0) for size in sizes)
 
 
+def launch_sizes(limits: SmLimits | None, shape: Mapping[str, Any]) -> tuple[int, float]:
+    """Return the blocks of a row of Trace.shapes, 0 if unknown, and its waves, NaN if unknown."""
+    grid, block = (_dimensions([shape[f"{name}_{axis}"] for axis in "xyz"]) for name in ("grid", "block"))
+    waves = _launch_fill(limits, grid, block, shape["registers"], shape["shared_bytes"])["waves"]
+    return 0 if grid is None else int(np.prod(grid, dtype=object)), np.nan if waves is None else waves
+
+
 def _launch_fill(
     limits: SmLimits | None,
     grid: tuple[int, ...] | None,
@@ -130,7 +137,7 @@ def _launch_fill(
     return fields
 
 
-def _sm_limits(trace: Trace, device: int) -> SmLimits | None:
+def sm_limits(trace: Trace, device: int) -> SmLimits | None:
     """Return the limits of a device; None without its number of SMs. Other limits are 0 where they are unknown."""
     row = {name: value or 0 for name, value in trace.devices.row(device, named=True).items()}
     if not row["sm_count"]:

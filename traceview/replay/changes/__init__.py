@@ -3,6 +3,7 @@
 from traceview.replay.changes.base import GraphChange
 from traceview.replay.changes.communication import OVERLAP, ranks
 from traceview.replay.changes.copies import OUTPUT, PIN, PIN_HERE, PREFETCH, STAGED
+from traceview.replay.changes.hiding import PREFETCH_COLLECTIVE, REORDER, SEPARATE_STREAM
 from traceview.replay.changes.host import ALLOCATE, LOADING, SYNCHRONIZE
 from traceview.replay.changes.kernels import FUSE, GRAPH, compute_changes, faster, shorter_compute
 
@@ -17,6 +18,9 @@ CHANGES: tuple[GraphChange, ...] = (
     FUSE,
     STAGED,
     GRAPH,
+    REORDER,
+    SEPARATE_STREAM,
+    PREFETCH_COLLECTIVE,
     OVERLAP,
 )
 

@@ -7,22 +7,41 @@ gradients. The all-reduces run one after the other on a separate stream.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
-from traceview.intervals import Times, covered_length, union
+from traceview.intervals import Times
 from traceview.model.units import size
 from traceview.replay.changes.base import COMMUNICATION, COMPUTE, GraphChange, backward_passes, without_other_waits
-from traceview.replay.constants import BUCKET_BYTES, DEVICE_RATE, REDUCE_CALL, REDUCE_SLOW, reduce_rate
-from traceview.replay.graph import EVENT, REDUCE, RUN, Codes, DependencyGraph, Mask, replay
+from traceview.replay.changes.hiding import (
+    NO_BACKWARD,
+    Reduction,
+    busy_parts,
+    even_share_ends,
+    first_kernel_after,
+    has_change,
+    lengthened,
+    time_beside,
+    with_price,
+    with_waits,
+)
+from traceview.replay.constants import BUCKET_BYTES, DEVICE_RATE, REDUCE_CALL, reduce_rate
+from traceview.replay.graph import EVENT, RUN, Codes, DependencyGraph, Mask
 
 
 def overlap_communication(graph: DependencyGraph) -> DependencyGraph | str:
-    """Return the graph in which other work does not wait for communication."""
+    """Return the graph in which other work does not wait for communication.
+
+    Collectives that another change hides stay: that change says how.
+    """
     ops, edges = graph.operations, graph.edges
     is_communication = ops.code == COMMUNICATION
     if not is_communication.any():
         return "no communication"
+    is_communication &= ~has_change(graph)
+    if not is_communication.any():
+        return "another change hides the communication"
     base = 2 * len(graph.calls.row)
     source, target = graph.operations_at(edges.source), graph.operations_at(edges.target)
     between = (edges.source >= base) & (edges.target >= base) & (edges.kind != RUN)
@@ -35,9 +54,8 @@ def overlap_communication(graph: DependencyGraph) -> DependencyGraph | str:
     before, after = latest[source[waits]], target[waits]
     known = before >= 0
     kept = edges.keep(~waits)
-    return graph.with_edges(
-        kept.plus(graph.ends(before[known]), graph.starts(after[known]), graph.facts.kernel_gap, EVENT)
-    )
+    edges = kept.plus(graph.ends(before[known]), graph.starts(after[known]), graph.facts.kernel_gap, EVENT)
+    return with_price(graph, graph.with_edges(edges), is_communication)
 
 
 def _latest_awaited(graph: DependencyGraph, is_communication: Mask, source: Codes, target: Codes) -> Codes:
@@ -76,14 +94,15 @@ def ranks(count: int, gradients: int) -> GraphChange:
     def apply(graph: DependencyGraph) -> DependencyGraph | str:
         if (graph.operations.code == COMMUNICATION).any():
             return "this run has several ranks already"
-        last = {index: passes[-1] for index in range(graph.last) if (passes := backward_passes(graph, index))}
-        if not last:
-            return "no backward pass is recognised: no second thread launches, and no range is named after it"
         took = _all_reduce_times(graph, count, gradients)
-        ready = {index: _bucket_ends(graph, rows, len(took)) for index, rows in last.items()}
-        fill = int(gradients / len(took) / DEVICE_RATE)
-        waiting = _with_waits(graph, ready, took)
-        return _with_contention(_with_bucket_copies(waiting, ready, fill), ready, took)
+        reductions = list(_reductions(graph, took))
+        if not reductions:
+            return NO_BACKWARD
+        waiting = _with_bucket_copies(
+            with_waits(graph, reductions), reductions, int(gradients / len(took) / DEVICE_RATE)
+        )
+        busy = busy_parts(waiting, reductions)
+        return lengthened(waiting, time_beside(waiting, busy))
 
     gradient_size = size(gradients)
     return GraphChange(
@@ -103,53 +122,21 @@ def _all_reduce_times(graph: DependencyGraph, count: int, gradients: int) -> Tim
     return np.full(buckets, each).astype(np.int64)
 
 
-def _bucket_ends(graph: DependencyGraph, rows: Codes, buckets: int) -> Codes:
-    """Return the kernel that completes each bucket. Gradients come evenly over the backward pass."""
-    done = np.cumsum(graph.operations.end[rows] - graph.operations.start[rows])
-    shares = done[-1] * (np.arange(buckets) + 1) / buckets
-    kernels: Codes = rows[np.minimum(np.searchsorted(done, shares), len(rows) - 1)]
-    return kernels
+def _reductions(graph: DependencyGraph, took: Times) -> Iterator[Reduction]:
+    """Yield the all-reduces of each iteration, which the first kernel after its backward pass waits for."""
+    for index in range(graph.last):
+        if passes := backward_passes(graph, index):
+            consumer = first_kernel_after(graph, int(graph.operations.call[passes[-1][-1]]))
+            if consumer is not None:
+                yield Reduction(even_share_ends(graph, passes[-1], len(took)), took, consumer)
 
 
-def _with_waits(graph: DependencyGraph, ready: dict[int, Codes], took: Times) -> DependencyGraph:
-    """Make the work after the backward pass wait for the all-reduces: after bucket k, for k and all later ones."""
-    ops, edges = graph.operations, graph.edges
-    left = np.cumsum(took[::-1])[::-1]
-    kernels = np.flatnonzero((ops.code == COMPUTE) & (ops.call >= 0))
-    kernels = kernels[np.argsort(ops.call[kernels], kind="stable")]
-    for ends in ready.values():
-        at = int(np.searchsorted(ops.call[kernels], ops.call[ends[-1]], side="right"))
-        if at < len(kernels):
-            after = np.repeat(kernels[at], len(ends))
-            edges = edges.plus(graph.ends(ends), graph.starts(after), left, REDUCE)
-    return graph.with_edges(edges)
-
-
-def _with_bucket_copies(graph: DependencyGraph, ready: dict[int, Codes], fill: int) -> DependencyGraph:
+def _with_bucket_copies(graph: DependencyGraph, reductions: list[Reduction], fill: int) -> DependencyGraph:
     """Lengthen the kernel that completes a bucket by the copy of the gradients into the bucket."""
     added = np.zeros(len(graph.operations.row), np.int64)
-    for ends in ready.values():
-        np.add.at(added, ends, fill)
+    for each in reductions:
+        np.add.at(added, each.ready, fill)
     weight = graph.edges.weight.copy()
     run = np.flatnonzero(graph.edges.kind == RUN)
     weight[run] += added[graph.operations_at(graph.edges.target[run])]
-    return graph.with_weight(weight)
-
-
-def _with_contention(graph: DependencyGraph, ready: dict[int, Codes], took: Times) -> DependencyGraph:
-    """Lengthen the kernels that run during all-reduces."""
-    ops, time = graph.operations, replay(graph).time
-    rows = np.arange(len(ops.row))
-    begin = []
-    for ends in ready.values():
-        # Bucket k begins when it is complete and the buckets before it are done.
-        before = np.cumsum(took) - took
-        begin.append(np.maximum.accumulate(time[graph.ends(ends)] - before) + before)
-    starts = np.concatenate(begin)
-    busy = union(starts, starts + np.tile(took, len(begin)))
-    beside = covered_length(busy, time[graph.starts(rows)], time[graph.ends(rows)])
-    weight = graph.edges.weight.copy()
-    run = graph.operation_edges(RUN, ops.code == COMPUTE)
-    operation = graph.operations_at(graph.edges.target[run])
-    weight[run] += (beside[operation] * REDUCE_SLOW).astype(np.int64)
     return graph.with_weight(weight)

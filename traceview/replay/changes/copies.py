@@ -210,7 +210,7 @@ def copy_output_apart(graph: DependencyGraph) -> DependencyGraph | str:
         kept = kept.plus(graph.ends(rows[place[known] - 1]), graph.starts(copies[known]), gap, EVENT)
         after = np.unique(place[known & (place < len(rows))])
         kept = kept.plus(graph.ends(rows[after - 1]), graph.starts(rows[after]), gap, STREAM)
-    return graph.with_edges(kept)
+    return _with_contention(graph.with_edges(kept), graph, chosen)
 
 
 OUTPUT = GraphChange(

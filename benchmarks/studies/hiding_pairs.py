@@ -1,0 +1,410 @@
+#!/usr/bin/env python3
+r"""Programs whose collectives or copies nothing hides, and the same after the change that hides them.
+
+    torchrun --nproc-per-node 2 benchmarks/studies/hiding_pairs.py time OUT.json --round 0     without a profiler
+    torchrun --nproc-per-node 2 --no-python bash -c 'nsys profile -t cuda,nvtx -s none --cpuctxsw=none \
+        -c cudaProfilerApi --capture-range-end=repeat -o FOLDER/hiding_rank$RANK \
+        python benchmarks/studies/hiding_pairs.py capture NAME ...'
+    python benchmarks/studies/hiding_pairs.py list             the pairs: before, change, after
+
+`capture` makes one report for each name, in their order. CONNECTIONS are programs that run once more with
+CUDA_DEVICE_MAX_CONNECTIONS=1; `time` and `capture` use the environment that they have. Two GPUs are needed; those of
+COPIES use their own GPU alone. benchmarks/whatif_ranges.py scores the predictions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+WARM_UP, STEPS, CAPTURED = 8, 30, 10
+Step = Callable[[], None]
+
+
+def encoder(width: int, depth: int, feed: int) -> Any:
+    """Return pre-norm encoder layers on this rank's GPU, with equal weights on both ranks."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(width, 16, feed, dropout=0.0, batch_first=True, norm_first=True, device="cuda")
+    return nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
+
+
+def vgg() -> Any:
+    """Return torchvision's VGG16, whose linear layers have most gradients and are ready first."""
+    import torch
+    import torchvision
+
+    return torchvision.models.vgg16().cuda().to(memory_format=torch.channels_last)
+
+
+def training(model: Any, inputs: Any, *, reduce: Callable[[], None] = lambda: None) -> Step:
+    """Return a step under autocast; `reduce` runs between the backward pass and the optimizer."""
+    import torch
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+
+    def step() -> None:
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = model(inputs).float().square().mean()
+        loss.backward()
+        reduce()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+
+    return step
+
+
+def distributed(model: Any) -> Any:
+    """Return the model in DDP."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    return DistributedDataParallel(model, device_ids=[torch.cuda.current_device()], gradient_as_bucket_view=True)
+
+
+def reduced_after(model: Any, inputs: Any) -> Step:
+    """Reduce the gradients one by one after the backward pass."""
+    import torch.distributed as dist
+
+    def reduce() -> None:
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad, dist.ReduceOp.AVG)
+
+    return training(model, inputs, reduce=reduce)
+
+
+def reduced_flat(model: Any, inputs: Any) -> Step:
+    """Reduce all gradients in one message after the backward pass; they are views of one tensor."""
+    import torch
+    import torch.distributed as dist
+
+    parameters = list(model.parameters())
+    flat = torch.zeros(sum(each.numel() for each in parameters), device="cuda")
+    for parameter, view in zip(parameters, flat.split([each.numel() for each in parameters]), strict=True):
+        parameter.grad = view.view_as(parameter)
+    return training(model, inputs, reduce=lambda: dist.all_reduce(flat, dist.ReduceOp.AVG) and None)
+
+
+def reduced_in_hooks(model: Any, inputs: Any, *, is_async: bool) -> Step:
+    """Reduce each gradient when it is ready, on the stream of the backward pass or beside it."""
+    import torch.distributed as dist
+
+    works: list[Any] = []
+
+    def hook(parameter: Any) -> None:
+        works.append(dist.all_reduce(parameter.grad, dist.ReduceOp.AVG, async_op=is_async))
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(hook)
+
+    def wait() -> None:
+        for work in works:
+            if work is not None:
+                work.wait()
+        works.clear()
+
+    return training(model, inputs, reduce=wait)
+
+
+def fsdp2(inputs: Any, *, width: int, depth: int, feed: int, prefetches: bool) -> Step:
+    """Shard each layer with fully_shard; without prefetch, a layer's weights come when its backward pass begins."""
+    import torch
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    model = encoder(width, depth, feed)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+    for layer in model.layers:
+        fully_shard(layer, mp_policy=policy)
+        if not prefetches:
+            layer.set_modules_to_backward_prefetch([layer])
+    fully_shard(model, mp_policy=policy)
+    return training(model, inputs)
+
+
+def fsdp1(inputs: Any, *, prefetches: bool) -> Step:
+    """Shard each layer with FullyShardedDataParallel."""
+    import torch
+    from torch.distributed.fsdp import BackwardPrefetch, FullyShardedDataParallel, MixedPrecision
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+    from torch.nn import TransformerEncoderLayer
+
+    kind = torch.bfloat16
+    model = FullyShardedDataParallel(
+        encoder(2048, 12, 8192),
+        auto_wrap_policy=ModuleWrapPolicy({TransformerEncoderLayer}),
+        mixed_precision=MixedPrecision(param_dtype=kind, reduce_dtype=kind),
+        backward_prefetch=BackwardPrefetch.BACKWARD_PRE if prefetches else None,
+        device_id=torch.cuda.current_device(),
+        use_orig_params=True,
+    )
+    return training(model, inputs)
+
+
+def gathered(width: int, depth: int, tokens: int, *, ahead: bool) -> Step:
+    """Run layers whose weights are sharded over the ranks; each layer's weights are gathered before it, or one ahead."""
+    import torch
+    import torch.distributed as dist
+    from torch.nn.functional import gelu
+
+    size = 2 * 4 * width * width
+    shards = [torch.randn(size // 2, device="cuda", dtype=torch.bfloat16) * 0.01 for _ in range(depth)]
+    full = [torch.empty(size, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+    x = torch.randn(tokens, width, device="cuda", dtype=torch.bfloat16)
+
+    def layer(x: Any, weights: Any) -> Any:
+        up, down = weights.view(2, 4 * width * width)
+        return x + gelu(x @ up.view(width, 4 * width)) @ down.view(4 * width, width)
+
+    @torch.no_grad()
+    def step() -> None:
+        y, coming = x, None
+        if ahead:
+            coming = dist.all_gather_into_tensor(full[0], shards[0], async_op=True)
+        for row in range(depth):
+            if not ahead:
+                dist.all_gather_into_tensor(full[row % 2], shards[row])
+            else:
+                coming.wait()
+                if row + 1 < depth:
+                    coming = dist.all_gather_into_tensor(full[(row + 1) % 2], shards[row + 1], async_op=True)
+            y = layer(y, full[row % 2])
+
+    return step
+
+
+def tensor_parallel(width: int, depth: int, tokens: int, *, chunks: int) -> Step:
+    """Run layers split over the ranks, whose outputs are summed; with chunks, one's sum runs beside another's layer."""
+    import torch
+    import torch.distributed as dist
+    from torch.nn.functional import gelu
+
+    def weight(*shape: int) -> Any:
+        return torch.randn(*shape, device="cuda", dtype=torch.bfloat16) * 0.01
+
+    up = [weight(width, 2 * width) for _ in range(depth)]
+    down = [weight(2 * width, width) for _ in range(depth)]
+    x = torch.randn(tokens, width, device="cuda", dtype=torch.bfloat16)
+
+    @torch.no_grad()
+    def step() -> None:
+        parts = list(x.chunk(chunks))
+        sums: list[Any] = [None] * chunks
+        for first, second in zip(up, down, strict=True):
+            for row in range(chunks):
+                if sums[row] is not None:
+                    sums[row][1].wait()
+                    parts[row] = parts[row] + sums[row][0]
+                out = gelu(parts[row] @ first) @ second
+                if chunks == 1:
+                    dist.all_reduce(out)
+                    parts[row] = parts[row] + out
+                else:
+                    sums[row] = out, dist.all_reduce(out, async_op=True)
+        for each in sums:
+            if each is not None:
+                each[1].wait()
+
+    return step
+
+
+def copied(*, megabytes: int, rounds: int, inputs_apart: bool, outputs_apart: bool) -> Step:
+    """Copy a pinned batch to the GPU, run memory-bound kernels on it, and copy the result back, pinned.
+
+    A batch or a result with a stream of its own is double-buffered.
+    """
+    import torch
+
+    elements = megabytes * (1 << 20) // 4
+    source = torch.randn(elements).pin_memory()
+    target = torch.empty(elements).pin_memory()
+    buffers = [torch.empty(elements, device="cuda") for _ in range(2)]
+    results = [torch.empty(elements, device="cuda") for _ in range(2)]
+    main, copy_in, copy_out = torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()
+    state = {"row": 0, "primed": False}
+
+    def load(row: int) -> None:
+        with torch.cuda.stream(copy_in):
+            copy_in.wait_stream(main)
+            buffers[row].copy_(source, non_blocking=True)
+
+    def step() -> None:
+        row = state["row"] % 2 if inputs_apart else 0
+        if not inputs_apart:
+            buffers[row].copy_(source, non_blocking=True)
+        elif not state["primed"]:
+            load(row)
+            state["primed"] = True
+        if inputs_apart:
+            main.wait_stream(copy_in)
+            load(1 - row)
+        out = results[row]
+        torch.mul(buffers[row], 1.01, out=out)
+        for _ in range(rounds):
+            out.mul_(1.0001).add_(0.001)
+        if outputs_apart:
+            copy_out.wait_stream(main)
+            with torch.cuda.stream(copy_out):
+                target.copy_(out, non_blocking=True)
+            main.wait_stream(copy_out) if state["row"] % 2 else None
+        else:
+            target.copy_(out, non_blocking=True)
+        state["row"] += 1
+
+    return step
+
+
+def tokens(count: int, width: int) -> Any:
+    """Return a batch of `count` sequences of 512 tokens."""
+    import torch
+
+    return torch.randn(count, 512, width, device="cuda")
+
+
+def images() -> Any:
+    """Return a batch of images."""
+    import torch
+
+    return torch.randn(48, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
+
+
+PROGRAMS: dict[str, Callable[[], Step]] = {
+    "gpt_after": lambda: reduced_after(encoder(2048, 12, 8192), tokens(8, 2048)),
+    "gpt_ddp": lambda: training(distributed(encoder(2048, 12, 8192)), tokens(8, 2048)),
+    "small_flat": lambda: reduced_flat(encoder(1024, 16, 4096), tokens(8, 1024)),
+    "small_ddp": lambda: training(distributed(encoder(1024, 16, 4096)), tokens(8, 1024)),
+    "vgg_after": lambda: reduced_after(vgg(), images()),
+    "vgg_ddp": lambda: training(distributed(vgg()), images()),
+    "hooks_sync": lambda: reduced_in_hooks(encoder(2048, 8, 8192), tokens(8, 2048), is_async=False),
+    "hooks_async": lambda: reduced_in_hooks(encoder(2048, 8, 8192), tokens(8, 2048), is_async=True),
+    "vgg_hooks_sync": lambda: reduced_in_hooks(vgg(), images(), is_async=False),
+    "vgg_hooks_async": lambda: reduced_in_hooks(vgg(), images(), is_async=True),
+    "fsdp2_late": lambda: fsdp2(tokens(8, 2048), width=2048, depth=12, feed=8192, prefetches=False),
+    "fsdp2": lambda: fsdp2(tokens(8, 2048), width=2048, depth=12, feed=8192, prefetches=True),
+    "fsdp2_wide_late": lambda: fsdp2(tokens(2, 4096), width=4096, depth=6, feed=16384, prefetches=False),
+    "fsdp2_wide": lambda: fsdp2(tokens(2, 4096), width=4096, depth=6, feed=16384, prefetches=True),
+    "fsdp1_late": lambda: fsdp1(tokens(8, 2048), prefetches=False),
+    "fsdp1": lambda: fsdp1(tokens(8, 2048), prefetches=True),
+    "gather_late": lambda: gathered(4096, 12, 4096, ahead=False),
+    "gather_ahead": lambda: gathered(4096, 12, 4096, ahead=True),
+    "gather_small_late": lambda: gathered(2048, 24, 8192, ahead=False),
+    "gather_small_ahead": lambda: gathered(2048, 24, 8192, ahead=True),
+    "tp": lambda: tensor_parallel(4096, 16, 8192, chunks=1),
+    "tp_chunks": lambda: tensor_parallel(4096, 16, 8192, chunks=2),
+    "copy_in": lambda: copied(megabytes=128, rounds=24, inputs_apart=False, outputs_apart=True),
+    "copy_out": lambda: copied(megabytes=128, rounds=24, inputs_apart=True, outputs_apart=False),
+    "copy_apart": lambda: copied(megabytes=128, rounds=24, inputs_apart=True, outputs_apart=True),
+}
+# The programs before and after each change.
+PAIRS = (
+    ("gpt_after", "reorder", "gpt_ddp"),
+    ("small_flat", "reorder", "small_ddp"),
+    ("vgg_after", "reorder", "vgg_ddp"),
+    ("hooks_sync", "separate-stream", "hooks_async"),
+    ("vgg_hooks_sync", "separate-stream", "vgg_hooks_async"),
+    ("fsdp2_late", "prefetch-collective", "fsdp2"),
+    ("fsdp2_wide_late", "prefetch-collective", "fsdp2_wide"),
+    ("fsdp1_late", "prefetch-collective", "fsdp1"),
+    ("gather_late", "prefetch-collective", "gather_ahead"),
+    ("gather_small_late", "prefetch-collective", "gather_small_ahead"),
+    ("tp", "overlap", "tp_chunks"),
+    ("fsdp2:1", "connections", "fsdp2"),
+    ("gpt_ddp:1", "connections", "gpt_ddp"),
+    ("copy_apart:1", "connections", "copy_apart"),
+    ("copy_in", "prefetch", "copy_apart"),
+    ("copy_out", "output", "copy_apart"),
+)
+CONNECTIONS = ("fsdp2", "gpt_ddp", "copy_apart")
+
+
+def each_step(names: list[str]) -> Iterator[tuple[str, Step]]:
+    """Yield the step of each program after its warm-up, and free what it took; a program that fails is named."""
+    import torch
+    import torch.distributed as dist
+
+    for name in names:
+        try:
+            step = PROGRAMS[name]()
+            for _ in range(WARM_UP):
+                step()
+            torch.cuda.synchronize()
+            dist.barrier()
+            yield name, step
+            del step
+        except (RuntimeError, TypeError, AttributeError, ImportError) as error:
+            print(f"{name} failed: {error}", flush=True)
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def timed(names: list[str]) -> dict[str, float]:
+    """Return ms per step of each program, of the slower rank."""
+    import torch
+    import torch.distributed as dist
+
+    found = {}
+    for name, step in each_step(names):
+        start = time.perf_counter()
+        for _ in range(STEPS):
+            step()
+        torch.cuda.synchronize()
+        taken = torch.tensor(1000 * (time.perf_counter() - start) / STEPS, device="cuda")
+        dist.all_reduce(taken, dist.ReduceOp.MAX)
+        found[name] = round(taken.item(), 3)
+        if dist.get_rank() == 0:
+            print(f"{name} {found[name]} ms", flush=True)
+    return found
+
+
+def captured(names: list[str]) -> None:
+    """Run CAPTURED steps of each program between cudaProfilerStart and cudaProfilerStop."""
+    import torch
+
+    for name, step in each_step(names):
+        torch.cuda.cudart().cudaProfilerStart()
+        for row in range(CAPTURED):
+            with torch.cuda.nvtx.range(f"step {row}"):
+                step()
+        torch.cuda.synchronize()
+        torch.cuda.cudart().cudaProfilerStop()
+        print(f"captured {name}", flush=True)
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("time", "capture", "list"))
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--round", type=int, default=0)
+    parser.add_argument("--only", nargs="*", default=[])
+    arguments = parser.parse_args()
+    if arguments.command == "list":
+        for before, change, after in PAIRS:
+            print(f"{before:20} {change:20} {after}")
+        return
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
+    if arguments.command == "capture":
+        captured(arguments.names)
+    else:
+        every = arguments.only or list(PROGRAMS)
+        place = arguments.round * len(every) // 2
+        found = timed([*every[place:], *every[:place]])
+        if dist.get_rank() == 0:
+            Path(arguments.names[0]).write_text(json.dumps(found, indent=1) + "\n")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
