@@ -214,50 +214,158 @@ def tensor_parallel(width: int, depth: int, tokens: int, *, chunks: int) -> Step
     return step
 
 
-def copied(*, megabytes: int, rounds: int, inputs_apart: bool, outputs_apart: bool) -> Step:
-    """Copy a pinned batch to the GPU, run memory-bound kernels on it, and copy the result back, pinned.
+def batches(shape: tuple[int, ...], model: Any, *, inputs_apart: bool, outputs_apart: bool) -> Step:
+    """Copy a pinned batch to the GPU, run a model on it, and copy the result to pinned memory.
 
-    A batch or a result with a stream of its own is double-buffered.
+    What has a stream of its own has two buffers on the GPU, which the streams hand over by events.
     """
     import torch
 
-    elements = megabytes * (1 << 20) // 4
-    source = torch.randn(elements).pin_memory()
-    target = torch.empty(elements).pin_memory()
-    buffers = [torch.empty(elements, device="cuda") for _ in range(2)]
-    results = [torch.empty(elements, device="cuda") for _ in range(2)]
+    source = torch.randn(shape).pin_memory()
     main, copy_in, copy_out = torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()
-    state = {"row": 0, "primed": False}
+    buffers = [torch.empty(shape, device="cuda") for _ in range(2)]
+    loaded, used, saved = ([torch.cuda.Event() for _ in range(2)] for _ in range(3))
+    results: list[Any] = [None, None]
+    state = {"step": 0}
+    with torch.no_grad():
+        target = torch.empty_like(model(source.cuda()), device="cpu").pin_memory()
 
     def load(row: int) -> None:
         with torch.cuda.stream(copy_in):
-            copy_in.wait_stream(main)
+            copy_in.wait_event(used[row])
             buffers[row].copy_(source, non_blocking=True)
+            loaded[row].record(copy_in)
 
+    def save(row: int) -> None:
+        if not outputs_apart:
+            target.copy_(results[row], non_blocking=True)
+            return
+        copy_out.wait_stream(main)
+        with torch.cuda.stream(copy_out):
+            target.copy_(results[row], non_blocking=True)
+            saved[row].record(copy_out)
+
+    @torch.no_grad()
     def step() -> None:
-        row = state["row"] % 2 if inputs_apart else 0
+        row = state["step"] % 2
         if not inputs_apart:
             buffers[row].copy_(source, non_blocking=True)
-        elif not state["primed"]:
-            load(row)
-            state["primed"] = True
-        if inputs_apart:
-            main.wait_stream(copy_in)
-            load(1 - row)
-        out = results[row]
-        torch.mul(buffers[row], 1.01, out=out)
-        for _ in range(rounds):
-            out.mul_(1.0001).add_(0.001)
-        if outputs_apart:
-            copy_out.wait_stream(main)
-            with torch.cuda.stream(copy_out):
-                target.copy_(out, non_blocking=True)
-            main.wait_stream(copy_out) if state["row"] % 2 else None
         else:
-            target.copy_(out, non_blocking=True)
-        state["row"] += 1
+            if not state["step"]:
+                load(row)
+            load(1 - row)
+            main.wait_event(loaded[row])
+        main.wait_event(saved[row])
+        results[row] = model(buffers[row])
+        used[row].record(main)
+        save(row)
+        state["step"] += 1
 
     return step
+
+
+def stencil(rounds: int) -> Any:
+    """Return a function of memory-bound kernels."""
+
+    def apply(batch: Any) -> Any:
+        out = batch * 1.01
+        for _ in range(rounds):
+            out = out.mul_(1.0001).add_(0.001)
+        return out
+
+    return apply
+
+
+def vision(name: str, **more: Any) -> Any:
+    """Return a model of torchvision in evaluation, under autocast."""
+    import torch
+    import torchvision
+
+    part = torchvision.models.segmentation if name.startswith("fcn") else torchvision.models
+    made = getattr(part, name)(weights=None, **more).cuda().eval()
+
+    def apply(batch: Any) -> Any:
+        with torch.autocast("cuda", torch.bfloat16):
+            out = made(batch)
+        return out["out"] if isinstance(out, dict) else out
+
+    return apply
+
+
+def llama(layers: int) -> Any:
+    """Return layers of a Llama of transformers, which take embeddings."""
+    import torch
+    from torch import nn
+    from transformers import LlamaConfig, LlamaModel
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=1024, hidden_size=2048, intermediate_size=5632, num_hidden_layers=layers, num_attention_heads=16
+    )
+    made = LlamaModel(config).cuda()
+
+    class Outputs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = made
+
+        def forward(self, inputs: Any) -> Any:
+            return self.model(inputs_embeds=inputs, use_cache=False).last_hidden_state
+
+    return Outputs()
+
+
+def gpt2() -> Any:
+    """Return GPT-2 medium of transformers, which takes embeddings."""
+    import torch
+    from torch import nn
+    from transformers import GPT2Config, GPT2Model
+
+    torch.manual_seed(0)
+    made = GPT2Model(GPT2Config(n_embd=1024, n_layer=24, n_head=16, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)).cuda()
+
+    class Outputs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = made
+
+        def forward(self, inputs: Any) -> Any:
+            return self.model(inputs_embeds=inputs, use_cache=False).last_hidden_state
+
+    return Outputs()
+
+
+def vit() -> Any:
+    """Return a ViT-L of timm."""
+    import timm
+    import torch
+
+    torch.manual_seed(0)
+    return timm.create_model("vit_large_patch16_224").cuda()
+
+
+def convnext() -> Any:
+    """Return torchvision's ConvNeXt-L."""
+    import torch
+    import torchvision
+
+    torch.manual_seed(0)
+    return torchvision.models.convnext_large().cuda().to(memory_format=torch.channels_last)
+
+
+def sharded_llama(inputs: Any, *, prefetches: bool) -> Step:
+    """Shard each layer of a Llama with fully_shard."""
+    import torch
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    model = llama(8)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+    for layer in model.model.layers:
+        fully_shard(layer, mp_policy=policy)
+        if not prefetches:
+            layer.set_modules_to_backward_prefetch([layer])
+    fully_shard(model, mp_policy=policy)
+    return training(model, inputs)
 
 
 def tokens(count: int, width: int) -> Any:
@@ -267,11 +375,11 @@ def tokens(count: int, width: int) -> Any:
     return torch.randn(count, 512, width, device="cuda")
 
 
-def images() -> Any:
+def images(count: int = 48) -> Any:
     """Return a batch of images."""
     import torch
 
-    return torch.randn(48, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
+    return torch.randn(count, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
 
 
 PROGRAMS: dict[str, Callable[[], Step]] = {
@@ -297,9 +405,33 @@ PROGRAMS: dict[str, Callable[[], Step]] = {
     "gather_small_ahead": lambda: gathered(2048, 24, 8192, ahead=True),
     "tp": lambda: tensor_parallel(4096, 16, 8192, chunks=1),
     "tp_chunks": lambda: tensor_parallel(4096, 16, 8192, chunks=2),
-    "copy_in": lambda: copied(megabytes=128, rounds=24, inputs_apart=False, outputs_apart=True),
-    "copy_out": lambda: copied(megabytes=128, rounds=24, inputs_apart=True, outputs_apart=False),
-    "copy_apart": lambda: copied(megabytes=128, rounds=24, inputs_apart=True, outputs_apart=True),
+    "copy_in": lambda: batches((1 << 25,), stencil(24), inputs_apart=False, outputs_apart=True),
+    "copy_out": lambda: batches((1 << 25,), stencil(24), inputs_apart=True, outputs_apart=False),
+    "copy_apart": lambda: batches((1 << 25,), stencil(24), inputs_apart=True, outputs_apart=True),
+    # The second group was predicted by the version that the first group had formed.
+    "gpt2_after": lambda: reduced_after(gpt2(), tokens(16, 1024)),
+    "gpt2_ddp": lambda: training(distributed(gpt2()), tokens(16, 1024)),
+    "vit_flat": lambda: reduced_flat(vit(), images(64).contiguous()),
+    "vit_ddp": lambda: training(distributed(vit()), images(64).contiguous()),
+    "llama_after": lambda: reduced_after(llama(8), tokens(16, 2048)),
+    "llama_hooks_sync": lambda: reduced_in_hooks(llama(8), tokens(16, 2048), is_async=False),
+    "llama_ddp": lambda: training(distributed(llama(8)), tokens(16, 2048)),
+    "convnext_hooks_sync": lambda: reduced_in_hooks(convnext(), images(96), is_async=False),
+    "convnext_ddp": lambda: training(distributed(convnext()), images(96)),
+    "llama_fsdp_late": lambda: sharded_llama(tokens(32, 2048), prefetches=False),
+    "llama_fsdp": lambda: sharded_llama(tokens(32, 2048), prefetches=True),
+    "gather_wide_late": lambda: gathered(8192, 6, 4096, ahead=False),
+    "gather_wide_ahead": lambda: gathered(8192, 6, 4096, ahead=True),
+    "gather_long_late": lambda: gathered(3072, 24, 6144, ahead=False),
+    "gather_long_ahead": lambda: gathered(3072, 24, 6144, ahead=True),
+    "tp_wide": lambda: tensor_parallel(8192, 8, 4096, chunks=1),
+    "tp_wide_chunks": lambda: tensor_parallel(8192, 8, 4096, chunks=2),
+    "tp_narrow": lambda: tensor_parallel(2048, 24, 32768, chunks=1),
+    "tp_narrow_chunks": lambda: tensor_parallel(2048, 24, 32768, chunks=2),
+    "resnet_in": lambda: batches((256, 3, 224, 224), vision("resnet50"), inputs_apart=False, outputs_apart=False),
+    "resnet_ahead": lambda: batches((256, 3, 224, 224), vision("resnet50"), inputs_apart=True, outputs_apart=False),
+    "fcn_out": lambda: batches((16, 3, 512, 512), vision("fcn_resnet50"), inputs_apart=False, outputs_apart=False),
+    "fcn_apart": lambda: batches((16, 3, 512, 512), vision("fcn_resnet50"), inputs_apart=False, outputs_apart=True),
 }
 # The programs before and after each change.
 PAIRS = (
@@ -319,8 +451,22 @@ PAIRS = (
     ("copy_apart:1", "connections", "copy_apart"),
     ("copy_in", "prefetch", "copy_apart"),
     ("copy_out", "output", "copy_apart"),
+    ("gpt2_after", "reorder", "gpt2_ddp"),
+    ("vit_flat", "reorder", "vit_ddp"),
+    ("llama_after", "reorder", "llama_ddp"),
+    ("llama_hooks_sync", "separate-stream", "llama_ddp"),
+    ("convnext_hooks_sync", "separate-stream", "convnext_ddp"),
+    ("llama_fsdp_late", "prefetch-collective", "llama_fsdp"),
+    ("gather_wide_late", "prefetch-collective", "gather_wide_ahead"),
+    ("gather_long_late", "prefetch-collective", "gather_long_ahead"),
+    ("tp_wide", "overlap", "tp_wide_chunks"),
+    ("tp_narrow", "overlap", "tp_narrow_chunks"),
+    ("llama_fsdp:1", "connections", "llama_fsdp"),
+    ("tp_wide_chunks:1", "connections", "tp_wide_chunks"),
+    ("resnet_in", "prefetch", "resnet_ahead"),
+    ("fcn_out", "output", "fcn_apart"),
 )
-CONNECTIONS = ("fsdp2", "gpt_ddp", "copy_apart")
+CONNECTIONS = ("fsdp2", "gpt_ddp", "copy_apart", "llama_fsdp", "tp_wide_chunks")
 
 
 def each_step(names: list[str]) -> Iterator[tuple[str, Step]]:

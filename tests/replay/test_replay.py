@@ -40,7 +40,9 @@ def chain(lengths: list[int], gaps: list[int]) -> DependencyGraph:
     count, none, no = len(lengths), np.zeros(0, np.int64), np.zeros(0, np.bool_)
     rows = np.arange(count)
     zero, ones = np.zeros(count, np.int64), np.ones(count, np.int64)
-    ops = Operations(rows, zero, zero, -ones, zero, zero, zero, zero, -ones, -ones, zero, zero, zero, zero, zero * np.nan)
+    ops = Operations(
+        rows, zero, zero, -ones, zero, zero, zero, zero, -ones, -ones, zero, zero, zero, zero, zero, zero * np.nan
+    )
     edges = Edges(none, none, none, none)
     edges = edges.plus(2 * rows, 2 * rows + 1, np.array(lengths, np.int64), RUN)
     edges = edges.plus(2 * rows[:-1] + 1, 2 * rows[1:], np.array(gaps[: count - 1], np.int64), STREAM)

@@ -18,6 +18,7 @@ from traceview.pricing.texts import FOLDER, FindingTexts, is_lacking, read_entry
 from traceview.pricing.texts import KINDS as TEXT_KINDS
 from traceview.replay.changes import CHANGES, GraphChange
 from traceview.replay.changes.communication import OVERLAP
+from traceview.replay.changes.hiding import PREFETCH_COLLECTIVE, REORDER, SEPARATE_STREAM
 
 # Every kind of program that advice differs for, by a name.
 PROGRAMS = {
@@ -100,6 +101,7 @@ OF_LOOPS = re.compile(
     r"|operation_gaps|start_up|exposed_um|costliest|small_grid|tail_wave|dependency_wait|layout_changes|late_start\.$"
     r"|unknown_launch|exposed_d2d|paced"
 )
+COLLECTIVE_CHANGES = (OVERLAP, REORDER, SEPARATE_STREAM, PREFETCH_COLLECTIVE)
 LOOP = re.compile(r"\b(?:the loop|steps?|iterations?|every N|next batch|this batch)\b")
 
 
@@ -132,7 +134,7 @@ def test_texts_speak_of_what_the_program_has(program: str) -> None:
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.name)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_changes_speak_of_what_the_program_has(program: str, change: GraphChange) -> None:
-    alone = replace(PROGRAMS[program], communicates=change is OVERLAP, attention=False)
+    alone = replace(PROGRAMS[program], communicates=change in COLLECTIVE_CHANGES, attention=False)
     shown = change.for_program(alone)
     text = "" if shown is None else f"{shown.title} {shown.rests_on}"
     assert (foreign_words(text, program), is_lacking(text, alone)) == ([], False)

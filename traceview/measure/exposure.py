@@ -167,6 +167,23 @@ def device_exposure(trace: Trace, work: Activity) -> ExposedTime:
     return known[work.device, work.window]
 
 
+def queued_time(trace: Trace) -> Times:
+    """Return the ns that each operation was launched, but did not start, for no reason in the capture.
+
+    Times beside exposed work count, on devices whose exposed time was measured; the widest window of a device does.
+    """
+    ns = np.zeros(len(trace.operations), np.int64)
+    known = _known_exposure(trace.operations)
+    widest = dict(sorted(known, key=lambda key: key[1].length))
+    for exposed in map(known.__getitem__, widest.items()):
+        for work in range(len(exposed.works)):
+            chosen = (exposed.work == work) & (exposed.cause == QUEUE) & (exposed.following >= 0)
+            following = exposed.following[chosen]
+            lengths = np.bincount(following, (exposed.end - exposed.start)[chosen], len(ns))
+            np.maximum(ns, lengths.astype(np.int64), out=ns)
+    return ns
+
+
 def exposed_frames(trace: Trace, windows: Mapping[int, Window]) -> dict[int, pl.DataFrame]:
     """Return the exposed time of devices (rows of Trace.devices) that were analyzed in these windows, in order of time.
 

@@ -16,6 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import Intervals, Times, clip, covered_length, length, rows_by_code, union
+from traceview.measure.exposure import queued_time
 from traceview.measure.kernels import launch_sizes, sm_limits
 from traceview.measure.loading import MIN_LOADING, BatchCopies, is_input
 from traceview.measure.shared_work import launch_rows
@@ -317,6 +318,7 @@ def operations_of(trace: Trace, selection: Selection, calls: GraphCalls, begin: 
     chosen, call = rows[known], outer[known]
     frame = trace.operations[chosen]
     column = {name: frame[name].to_physical().fill_null(-1).to_numpy().astype(np.int64) for name in ("kind", "memory")}
+    blocks, waves = _launch_sizes(trace, frame)
     return Operations(
         chosen,
         frame["start"].to_numpy(),
@@ -331,7 +333,9 @@ def operations_of(trace: Trace, selection: Selection, calls: GraphCalls, begin: 
         frame["bytes"].to_numpy(),
         frame["name"].to_physical().to_numpy().astype(np.int64),
         name_families(trace.shapes, frame["shape"].to_numpy(), frame["name"]),
-        *_launch_sizes(trace, frame),
+        blocks,
+        queued_time(trace)[chosen],
+        waves,
     )
 
 

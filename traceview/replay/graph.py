@@ -86,6 +86,7 @@ class Operations(NamedTuple):
     name: Codes  # index in the categories of Trace.operations["name"]
     family: Codes  # index in FAMILIES
     blocks: Codes  # of the launch; 0 if unknown
+    queued: Times  # ns launched but not started beside exposed work, for no reason in the capture
     waves: NDArray[np.float64]  # blocks over those that the device holds at once; NaN if unknown
 
     @property

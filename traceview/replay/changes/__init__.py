@@ -3,7 +3,7 @@
 from traceview.replay.changes.base import GraphChange
 from traceview.replay.changes.communication import OVERLAP, ranks
 from traceview.replay.changes.copies import OUTPUT, PIN, PIN_HERE, PREFETCH, STAGED
-from traceview.replay.changes.hiding import PREFETCH_COLLECTIVE, REORDER, SEPARATE_STREAM
+from traceview.replay.changes.hiding import CONNECTIONS, PREFETCH_COLLECTIVE, REORDER, SEPARATE_STREAM
 from traceview.replay.changes.host import ALLOCATE, LOADING, SYNCHRONIZE
 from traceview.replay.changes.kernels import FUSE, GRAPH, compute_changes, faster, shorter_compute
 
@@ -21,6 +21,7 @@ CHANGES: tuple[GraphChange, ...] = (
     REORDER,
     SEPARATE_STREAM,
     PREFETCH_COLLECTIVE,
+    CONNECTIONS,
     OVERLAP,
 )
 

@@ -15,7 +15,19 @@ from numpy.typing import NDArray
 from traceview.intervals import Intervals, Times, covered_length, union
 from traceview.replay.changes.base import COMMUNICATION, COMPUTE, GraphChange, backward_passes
 from traceview.replay.constants import BUCKET_BYTES, REDUCE_SLOW, reduce_rate
-from traceview.replay.graph import EVENT, FAMILIES, LAUNCH, REDUCE, RUN, STREAM, Codes, DependencyGraph, Mask, replay
+from traceview.replay.graph import (
+    ENGINE,
+    EVENT,
+    FAMILIES,
+    LAUNCH,
+    REDUCE,
+    RUN,
+    STREAM,
+    Codes,
+    DependencyGraph,
+    Mask,
+    replay,
+)
 
 GATHER, REDUCTION = FAMILIES.index("gather"), FAMILIES.index("reduction")
 NONE = np.zeros(0, np.int64)
@@ -295,13 +307,35 @@ def _other_work_before(graph: DependencyGraph, is_gather: Mask, rows: Codes) -> 
 
 PREFETCH_COLLECTIVE = GraphChange(
     "prefetch-collective",
-    "Gather parameters one layer ahead",
-    "gathers of parameters, which need no result of the layer before; memory for one more layer; ranks that arrive "
-    "together",
+    "Issue each all-gather one ahead",
+    "gathers that need no result of the work just before them; memory for one more result; ranks that arrive together",
     gather_ahead,
     in_pytorch="gathers of parameters, which need no result of the layer before (FSDP's backward_prefetch and "
     "set_modules_to_forward_prefetch); memory for one more layer; ranks that arrive together",
     effort="a few lines",
+)
+
+
+def with_connections(graph: DependencyGraph) -> DependencyGraph | str:
+    """Return the graph in which launched work starts when what the capture shows of its inputs is done."""
+    ops, edges = graph.operations, graph.edges
+    target = graph.operations_at(edges.target)
+    usual = np.where(edges.kind == LAUNCH, graph.facts.launch_latency, graph.facts.kernel_gap)
+    into = (target >= 0) & np.isin(edges.kind, (LAUNCH, STREAM, ENGINE, EVENT))
+    # The edge that arrives last holds what the others do not explain (docs/whatif.md "The model").
+    longest = np.minimum(edges.weight, usual)
+    weight = np.where(into, np.maximum(edges.weight - ops.queued[np.maximum(target, 0)], longest), edges.weight)
+    if (weight == edges.weight).all():
+        return "no launched work waits for a hardware queue, as far as the capture shows"
+    return with_price(graph, graph.with_weight(weight), ops.code == COMMUNICATION)
+
+
+CONNECTIONS = GraphChange(
+    "connections",
+    "Give each stream a hardware queue",
+    "CUDA_DEVICE_MAX_CONNECTIONS is smaller than the number of streams; nothing that the capture lacks holds the work",
+    with_connections,
+    effort="one line",
 )
 
 
