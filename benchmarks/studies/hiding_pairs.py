@@ -148,7 +148,7 @@ def fsdp1(inputs: Any, *, prefetches: bool) -> Step:
 
 
 def gathered(width: int, depth: int, tokens: int, *, ahead: bool) -> Step:
-    """Run layers whose weights are sharded over the ranks; each layer's weights are gathered before it, or one ahead."""
+    """Run layers whose weights are sharded over the ranks: gather those of a layer just before it, or one ahead."""
     import torch
     import torch.distributed as dist
     from torch.nn.functional import gelu

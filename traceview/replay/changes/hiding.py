@@ -57,8 +57,8 @@ def price_shares(graph: DependencyGraph, blocks: float) -> NDArray[np.float64]:
     shares = np.full(len(waves), REDUCE_SLOW)
     if sms and blocks:
         free = max(1 - blocks / sms, 1 / sms)
-        rate = 1 / free - 1
-        shares = np.where(waves <= free, 0.0, np.where(waves <= 1, (1 + rate) / 2, np.minimum(rate, 1)))
+        rate = min(1 / free - 1, 1)
+        shares = np.where(waves <= free, 0.0, np.where(waves <= 1, (1 + rate) / 2, rate))
         shares[np.isnan(waves)] = REDUCE_SLOW
     return np.where(graph.operations.code == COMPUTE, shares, 0.0)
 
@@ -319,15 +319,20 @@ PREFETCH_COLLECTIVE = GraphChange(
 def with_connections(graph: DependencyGraph) -> DependencyGraph | str:
     """Return the graph in which launched work starts when what the capture shows of its inputs is done."""
     ops, edges = graph.operations, graph.edges
-    target = graph.operations_at(edges.target)
-    usual = np.where(edges.kind == LAUNCH, graph.facts.launch_latency, graph.facts.kernel_gap)
-    into = (target >= 0) & np.isin(edges.kind, (LAUNCH, STREAM, ENGINE, EVENT))
+    source, target = map(graph.operations_at, (edges.source, edges.target))
+    into = (target >= 0) & (ops.queued[np.maximum(target, 0)] > 0)
+    free = (ops.start - ops.queued)[np.maximum(target, 0)]
+    # An event that is assumed, because the capture lacks what the wait waits for, ended during the queue's time.
+    assumed = into & (edges.kind == EVENT) & (ops.end[np.maximum(source, 0)] > free)
     # The edge that arrives last holds what the others do not explain (docs/whatif.md "The model").
-    longest = np.minimum(edges.weight, usual)
-    weight = np.where(into, np.maximum(edges.weight - ops.queued[np.maximum(target, 0)], longest), edges.weight)
-    if (weight == edges.weight).all():
+    usual = np.where(edges.kind == LAUNCH, graph.facts.launch_latency, graph.facts.kernel_gap)
+    least = np.minimum(edges.weight, usual)
+    late = into & np.isin(edges.kind, (LAUNCH, STREAM, ENGINE, EVENT))
+    weight = np.where(late, np.maximum(edges.weight - ops.queued[np.maximum(target, 0)], least), edges.weight)
+    if not assumed.any() and (weight == edges.weight).all():
         return "no launched work waits for a hardware queue, as far as the capture shows"
-    return with_price(graph, graph.with_weight(weight), ops.code == COMMUNICATION)
+    after = graph.with_edges(edges.with_weight(weight).keep(~assumed))
+    return with_price(graph, after, ops.code != COMPUTE)
 
 
 CONNECTIONS = GraphChange(
