@@ -5,11 +5,12 @@ r"""Programs whose collectives or copies nothing hides, and the same after the c
     torchrun --nproc-per-node 2 --no-python bash -c 'nsys profile -t cuda,nvtx -s none --cpuctxsw=none \
         -c cudaProfilerApi --capture-range-end=repeat -o FOLDER/hiding_rank$RANK \
         python benchmarks/studies/hiding_pairs.py capture NAME ...'
-    python benchmarks/studies/hiding_pairs.py list             the pairs: before, change, after
+    python benchmarks/studies/hiding_pairs.py table FOLDER     predictions beside the measured times
 
+`table` reads FOLDER/NAME_rank0.sqlite, NAME_one_rank0.sqlite for CONNECTIONS, and the times in benchmarks/results.
 `capture` makes one report for each name, in their order. CONNECTIONS are programs that run once more with
-CUDA_DEVICE_MAX_CONNECTIONS=1; `time` and `capture` use the environment that they have. Two GPUs are needed; those of
-COPIES use their own GPU alone. benchmarks/whatif_ranges.py scores the predictions.
+CUDA_DEVICE_MAX_CONNECTIONS=1; `time` and `capture` use the environment that they have. Two GPUs are needed; the
+programs that copy use their own GPU alone.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "h200_hiding_pairs.json"
 WARM_UP, STEPS, CAPTURED = 8, 30, 10
 Step = Callable[[], None]
 
@@ -522,17 +524,45 @@ def captured(names: list[str]) -> None:
         print(f"captured {name}", flush=True)
 
 
+def table(folder: Path) -> None:
+    """Print each pair: ms before, the part of it that is predicted after the change and its range, and what came."""
+    from traceview import analyze
+    from traceview.errors import RequestError
+    from traceview.replay.gains import base_ns
+    from traceview.replay.prediction import predict
+
+    results = json.loads(RESULTS.read_text())
+    print("| before | change | ms | predicted | range | came | program after |")
+    print("| --- | --- | ---: | ---: | ---: | ---: | --- |")
+    for before, change, after in PAIRS:
+        name, _, one = before.partition(":")
+        times = results["ms_one_connection" if one else "ms"].get(name)
+        capture = folder / f"{name}{'_one' if one else ''}_rank0.sqlite"
+        if times is None or after not in results["ms"] or not capture.is_file():
+            continue
+        came = sum(results["ms"][after]) / sum(times)
+        analysis = analyze(capture)
+        try:
+            made = predict(analysis, [change])
+            parts = [ns / base_ns(analysis) for ns in (made.iteration_ns, made.low_ns, made.high_ns)]
+            told = f"{parts[0]:.2f} | {parts[1]:.2f} to {parts[2]:.2f}"
+        except RequestError as error:
+            told = f"1 | {str(error).partition(': ')[2]}"
+        print(
+            f"| `{before}` | `{change}` | {sum(times) / len(times):.1f} | {told} | {came:.2f} | `{after}` |", flush=True
+        )
+
+
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("time", "capture", "list"))
+    parser.add_argument("command", choices=("time", "capture", "table"))
     parser.add_argument("names", nargs="*")
     parser.add_argument("--round", type=int, default=0)
     parser.add_argument("--only", nargs="*", default=[])
     arguments = parser.parse_args()
-    if arguments.command == "list":
-        for before, change, after in PAIRS:
-            print(f"{before:20} {change:20} {after}")
+    if arguments.command == "table":
+        table(Path(arguments.names[0]))
         return
     import os
 
