@@ -41,6 +41,15 @@ def graph_of(analysis: Analysis) -> DependencyGraph:
 
 
 @pytest.mark.parametrize(
+    ("name", "change"),
+    [("hiding/sums_after.sqlite.xz", REORDER), ("hiding/sums_in_stream.sqlite.xz", SEPARATE_STREAM)],
+)
+def test_remedy_says_how_sums_are_hidden(name: str, change: GraphChange) -> None:
+    finding = next(each for each in analyzed(sample(name)).findings if each.id == "exposed_communication")
+    assert (finding.change, finding.remedy, finding.gain.source) == (change.name, f"{change.title}.", "predicted")
+
+
+@pytest.mark.parametrize(
     ("name", "change", "before", "after"),
     [
         ("hiding/sums_after.sqlite.xz", "reorder", "vgg_after", "vgg_ddp"),

@@ -21,6 +21,7 @@ from traceview.pricing.base import HIGH_SHARE, MEDIUM_SHARE, severity_from_share
 from traceview.pricing.describe import decisive_cost
 from traceview.replay.changes import shorter_compute
 from traceview.replay.changes.base import EFFORTS, gain_rank
+from traceview.replay.changes.hiding import PREFETCH_COLLECTIVE, REORDER, SEPARATE_STREAM
 from traceview.replay.graph import path_times
 from traceview.replay.prediction import Changes, choice_times, choice_words
 
@@ -36,6 +37,8 @@ NEARLY_ALL = 0.8  # share of the time from which a kernel, or all of them, are w
 MOST_FIRST = 2.0  # above every share of an iteration
 AT_ONCE = "pin+load"  # stands for the copies and the loader among what is replayed
 WITH_LOADER = {"pin": "pinned host memory", "prefetch": "prefetching", "load": "loading in parallel"}
+# The changes that say more than the texts of a finding how its collectives are hidden.
+HOW_TO_HIDE = {change.name: change.title for change in (REORDER, SEPARATE_STREAM, PREFETCH_COLLECTIVE)}
 PATH_WORDS = {
     "host time": ("host", "call", "launch", "wait"),
     "copies": ("copy", "memset"),
@@ -88,6 +91,8 @@ class _Gains:
             both = self._changes.with_loader
             effect = " and ".join(WITH_LOADER[name] for name in change.split("+"))
             finding = replace(finding, effect=effect, remedy=f"{both.title}: either alone may gain little.")
+        if change in HOW_TO_HIDE and gain.source == "predicted":
+            finding = replace(finding, remedy=f"{HOW_TO_HIDE[change]}.")
         others = tuple(map(self.finding, finding.others))
         severity = severity_from_share(gain.fraction)
         return replace(finding, gain=gain, change=change, severity=severity, others=others)
