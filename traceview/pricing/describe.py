@@ -108,11 +108,16 @@ def name_place(evidence: HostEvidence, claims: Sequence[Claim], host: IdleHost |
     if line is not None and share(line) >= MIN_LINE_SHARE * total:
         time_ns = int(min(share(line), total) * scale)
         if causes == {"host"}:
-            return _host_line(line, time_ns, host.states(line), evidence, whole)
+            return _host_line(line, time_ns, host.states(line), evidence, _part(time_ns, host.idle_ns, whole))
         mostly = share(line) > MOSTLY * sum(map(share, host.lines))
-        where = f", mostly at {_words(line)}" if mostly else f", {duration(time_ns)} of {whole} at {_words(line)}"
+        where = f", {'mostly ' if mostly else _part(time_ns, host.idle_ns, whole)}at {_words(line)}"
         return FindingPlace(where, _advice(line.stack), _host_place(line, time_ns, evidence))
     return _state_place(host.states(None), total, scale, whole) if causes == {"host"} else NOWHERE
+
+
+def _part(time_ns: int, idle_ns: int, whole: str) -> str:
+    """Return how much of the idle time is at a place: "3.10 ms of it "; "" for all of it."""
+    return "" if duration(time_ns) == duration(idle_ns) else f"{duration(time_ns)} of {whole} "
 
 
 def _sample_gaps(idle: Times) -> Times:
@@ -132,15 +137,15 @@ def _names_who(line: SourceLine) -> bool:
     return bool(line.line) or not (unknown or re.search(SYSTEM_MODULE, line.file))
 
 
-def _host_line(line: SourceLine, time_ns: int, states: HostStates, evidence: HostEvidence, whole: str) -> FindingPlace:
-    """Return a line with the state that the thread has there."""
+def _host_line(line: SourceLine, time_ns: int, states: HostStates, evidence: HostEvidence, part: str) -> FindingPlace:
+    """Return a line with the state that the thread has there; `part` says how much of the time is there."""
     state = max(states.ns, key=states.ns.__getitem__)
     if state == "unattributed" or states.ns[state] < MOSTLY * sum(states.ns.values()):
         state = ""
     call = max(states.waits, key=states.waits.__getitem__, default="") if state == "waiting" else ""
     awaited = _awaited(states) if call else ""
     waiting = f", waiting in `{call}`" + (f" for {awaited}" if awaited else "") if call else ""
-    where = f", {duration(time_ns)} of {whole} at {_words(line)}{waiting}"
+    where = f", {part}at {_words(line)}{waiting}"
     makes_batches = BATCHES_AHEAD if MAKES_BATCHES.search(line.function) else ""
     advice = UNSEEN if line.until else _advice(line.stack) or _advice(call or state) or makes_batches
     place = replace(_host_place(line, time_ns, evidence), state=state, waits_in=call, waits_for=awaited)
@@ -180,7 +185,7 @@ def _state_place(states: HostStates, total: int, scale: float, whole: str) -> Fi
     where += f" for {awaited}" if awaited else ""
     place = HostPlace(time_ns, state=state, waits_in=call, waits_for=awaited)
     return FindingPlace(
-        f", {duration(time_ns)} of {whole} {where}", _advice(name), place, _remedy(state, call, awaited)
+        f", {_part(time_ns, int(total * scale), whole)}{where}", _advice(name), place, _remedy(state, call, awaited)
     )
 
 

@@ -303,7 +303,6 @@ def _end(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> FindingDra
 
 
 MIN_OUTSIDE = 0.1  # share of the run; a shorter time outside the steady part is not worth a note
-BEFORE, AFTER = "before the first counted iteration", "after the last counted iteration"
 
 
 def outside_iterations(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft | Note]:
@@ -329,16 +328,16 @@ def outside_iterations(capture: MeasuredCapture, device: GpuWork) -> Iterator[Fi
 def _notes_outside(capture: MeasuredCapture) -> Iterator[Note]:
     """Yield a note for the start and the end of the run, as long as on the device that has the most time there."""
     run, steady = capture.analysis.run, [use.steady.window for use in capture.analysis.devices]
-    for name, title, when, window in (
-        ("start_up", "Start-up", BEFORE, Window(run.start, max(window.start for window in steady))),
-        ("after_loop", "End", AFTER, Window(min(window.end for window in steady), run.end)),
+    for name, title, window in (
+        ("start_up", "Start-up", Window(run.start, max(window.start for window in steady))),
+        ("after_loop", "End", Window(min(window.end for window in steady), run.end)),
     ):
         if window.length >= MIN_OUTSIDE * run.length:
             copying = _copying(capture.trace, window)
             copies = f", {duration(copying)} of it copies" if copying > ONE_TIME * window.length else ""
             yield Note(
                 name,
-                f"{title}: {duration(window.length)} {when}{copies}, not shown; --whole includes it",
+                f"{title}: {duration(window.length)}{copies}, not shown; --whole includes it",
             )
 
 

@@ -95,9 +95,6 @@ def _speed(row: SpeedOfLight) -> str:
     precision = PRECISION_NAMES.get(row.precision or "", row.precision)
     share, peak = figure(row.mfu, "fraction"), figure(row.peak_flops_per_s, "flops_per_s")
     speed = f"{rate}, {share} of its {precision} peak ({peak})"
-    if row.tf32_peak_flops_per_s and row.bf16_peak_flops_per_s:
-        tf32, bf16 = (figure(peak, "flops_per_s") for peak in (row.tf32_peak_flops_per_s, row.bf16_peak_flops_per_s))
-        speed += f"; its peak is {tf32} with TF32 and {bf16} with bfloat16"
     if row.known_fraction is not None and row.known_fraction < MOST_KNOWN:
         speed += f"; FLOPs are known for {figure(row.known_fraction, 'fraction')} of the time of matrix kernels"
     return speed
