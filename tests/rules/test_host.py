@@ -268,7 +268,7 @@ def test_start_up_is_a_note_or_with_the_whole_window_a_finding() -> None:
     assert findings(trace, outside_iterations) == ()
     (note,) = notes(trace, outside_iterations)
     assert note.id == "start_up"
-    assert "Start-up: 1.00 s, not shown; --whole includes it" in note.text
+    assert "Start-up: 1.00 s of the 1.05 s of the run, not shown; --whole includes it" in note.text
     (finding,) = findings(trace, outside_iterations, whole=True)
     assert (finding.id, finding.severity, finding.cost_ns) == ("before_loop", "high", 999 * MS)
     assert finding.cost_per_iteration_ns is None

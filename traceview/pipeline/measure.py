@@ -148,7 +148,11 @@ def capture_notes(
 def _drift(drift: Drift) -> Note:
     """Return a note on iterations that change during the run, or on their kernels alone."""
     if drift.of_iterations:
-        return Note("drift", f"Iterations {drift.words} during the run: {drift.reason}.", ("iterations.time_ns",))
+        return Note(
+            "drift",
+            f"{f'Iterations {drift.words} during the run: {drift.reason}'.removesuffix(': ')}.",
+            ("iterations.time_ns",),
+        )
     return Note("kernel_drift", drift.kernel_words, ("devices.kernels",))
 
 

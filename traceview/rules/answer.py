@@ -160,22 +160,29 @@ def first_sentences(analysis: Analysis) -> Iterator[str]:
 
 
 def _no_kernel(analysis: Analysis) -> Iterator[str]:
-    """Yield that the capture has copies and no kernel; where launches failed or lost their work, that says why."""
+    """Yield that the capture has no kernel, but copies or memsets; launches that failed or lost their work say why."""
     trust, classes = analysis.info.trust, analysis.trace.operations["class"]
     if trust.failed or trust.lost or any((classes == kernel).any() for kernel in ("compute", "communication")):
         return
-    if copies := int((classes == "copy").sum()):
-        yield f"The capture has no kernel, but {quantity(copies, 'copy', 'copies')}."
+    counts = {
+        ("copy", "copies"): int((classes == "copy").sum()),
+        ("memset", "memsets"): int((classes == "memset").sum()),
+    }
+    if others := [quantity(count, *words) for words, count in counts.items() if count]:
+        yield f"The capture has no kernel, but {join_words(others)}."
 
 
 def _drift(analysis: Analysis) -> Iterator[str]:
-    """Yield how iterations change during the run, or their kernels if that is a part of an iteration that counts."""
+    """Yield how iterations change during the run, or their kernels if that is a part of an iteration that counts.
+
+    Where what occurs once leads, iterations hardly matter.
+    """
     drift = analysis.iterations.drift if isinstance(analysis.iterations, Iterations) else None
-    if drift is None:
+    if drift is None or any(finding.once for finding in analysis.findings[:1]):
         return
     if drift.of_iterations:
         unit = "Steps" if analysis.program.training else "Iterations"
-        yield f"{unit} {drift.words} during the run: {drift.reason}."
+        yield f"{f'{unit} {drift.words} during the run: {drift.reason}'.removesuffix(': ')}."
     elif abs((drift.kernels_ratio or 1) - 1) * max(map(analysis.compute_share, analysis.devices)) >= MIN_STATED:
         yield drift.kernel_words
 

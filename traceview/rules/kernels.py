@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from traceview.intervals import Times
+from traceview.intervals import Rows, Times
 from traceview.measure.kernels.families import MATRIX
 from traceview.model.analysis import DeviceUse
 from traceview.model.names import title_name
@@ -83,7 +83,7 @@ def _speedup_draft(device: GpuWork, speedup: Speedup, estimate: Estimate, saving
     return FindingDraft(FINDINGS[speedup.name], device, (claim,), values, case)
 
 
-def _matrix_words(kernels: KernelSequence, rows: Times) -> str:
+def _matrix_words(kernels: KernelSequence, rows: Rows) -> str:
     """Return which matrix kernels some rows have: products, convolutions or both."""
     ns = np.where(kernels.where(FP32_MATRIX | TF32_MATRIX), kernels.ns, 0)[rows]
     products = ns[kernels.in_families("gemm", "attention")[rows]].sum()

@@ -337,7 +337,8 @@ def _notes_outside(capture: MeasuredCapture) -> Iterator[Note]:
             copies = f", {duration(copying)} of it copies" if copying > ONE_TIME * window.length else ""
             yield Note(
                 name,
-                f"{title}: {duration(window.length)}{copies}, not shown; --whole includes it",
+                f"{title}: {duration(window.length)} of the {duration(run.length)} of the run{copies}, not shown; "
+                "--whole includes it",
             )
 
 
