@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from tests.captures import ROOT, analyzed, sample
 from traceview import Analysis, Comparison, analyze, compare
 from traceview.errors import RequestError
-from traceview.model.analysis import Iterations
 from traceview.model.comparison import CaptureDifference, KernelChange
 from traceview.model.trace import Note
 from traceview.model.units import plain
@@ -46,9 +45,9 @@ def analyze_sample(name: str) -> Analysis:
 
 
 @lru_cache(maxsize=32)
-def compare_samples(*names: str, cut: str = "auto") -> Comparison:
+def compare_samples(*names: str) -> Comparison:
     first, second, *more = (analyze_sample(name) for name in names)
-    return compare(first, second, *more, cut=cut)
+    return compare(first, second, *more)
 
 
 def only(comparison: Comparison) -> CaptureDifference:
@@ -56,13 +55,11 @@ def only(comparison: Comparison) -> CaptureDifference:
     return against
 
 
-@pytest.mark.parametrize("cut", ["range", "gpu"])
 @pytest.mark.parametrize("pair", PAIRS)
-def test_parts_add_up_to_the_difference(pair: tuple[str, str], cut: str) -> None:
-    against = only(compare_samples(*pair, cut=cut))
-    assert sum(part.difference for part in against.parts) + against.left_over_ns == against.wall.difference
-    assert against.idle.before >= 0 and against.idle.after >= 0
-    for part in against.parts:
+def test_parts_add_up_to_the_difference(pair: tuple[str, str]) -> None:
+    against = only(compare_samples(*pair))
+    assert sum(part.difference for part in against.mean_parts) == against.time.difference
+    for part in against.mean_parts:
         assert part.name == "twice" or (part.before >= 0 and part.after >= 0), part
 
 
@@ -92,40 +89,25 @@ def test_swapping_negates_every_difference(pair: tuple[str, str]) -> None:
 def test_equal_captures_are_noise(name: str) -> None:
     against = only(compare_samples(name, name))
     assert against.verdict == "noise" and against.ratio == 1
-    assert against.left_over_ns == 0
     for figure in against.figures().values():
         assert figure.difference == 0 and figure.verdict == "noise" and figure.low == -(figure.high or 0)
     assert all(kernel.status == "same" for kernel in against.kernels)
 
 
 def test_repeated_capture_is_noise(tmp_path: Path) -> None:
-    """Compare a capture with three copies of its iterations: other counts, equal medians."""
+    """Compare a capture with three copies of its iterations and the pauses between: other counts, equal kernels."""
     module: dict[str, Any] = runpy.run_path(str(ROOT / "benchmarks" / "repeat_capture.py"), run_name="repeat")
     repeat: Callable[[Path, int, Path], None] = module["repeat_capture"]
     repeat(sample("dual.sqlite"), 3, tmp_path / "three.sqlite")
     comparison = compare(analyze_sample("dual"), tmp_path / "three.sqlite")
     against = only(comparison)
     assert (comparison.base.count, against.capture.count) == (20, 60)
-    assert against.verdict == "noise" and against.wall.difference == 0
-    # More iterations give a narrower interval.
-    itself = only(compare_samples("dual", "dual")).wall
-    assert (against.wall.high or 0) - (against.wall.low or 0) < (itself.high or 0) - (itself.low or 0)
-
-
-@pytest.mark.parametrize("name", ["serial", "dual", "quad"])
-def test_cut_range_matches_the_analysis(name: str) -> None:
-    iterations = analyze_sample(name).iterations
-    assert isinstance(iterations, Iterations)
-    against = only(compare_samples(name, "serial", cut="range"))
-    assert against.wall.before == iterations.wall_ns.median
-    for part in against.parts:
-        spread = iterations.spreads.get(f"{part.name.replace('.', '_')}_ns")
-        assert spread is None or spread.median == part.before, part.name
+    assert against.verdict == "noise" and all(kernel.status == "same" for kernel in against.kernels)
 
 
 def test_launches_and_synchronizations_match_sql() -> None:
     """Count kernels and waits from the start of each iteration to the start of the next."""
-    against = only(compare_samples("serial", "dual", cut="range"))
+    against = only(compare_samples("serial", "dual"))
     export = sqlite3.connect(f"{sample('serial.sqlite').as_uri()}?mode=ro", uri=True)
     ranges = export.execute(
         "select start, end, coalesce(text, value) from NVTX_EVENTS left join StringIds on id = textId "
@@ -152,11 +134,8 @@ def test_json_figures_are_whole_ns() -> None:
     document = json.loads(to_json(compare_samples("serial", "dual")))
     against = document["against"][0]
     assert against["verdict"] == "faster"
-    assert (
-        sum(part["difference_ns"] for part in against["parts"].values()) + against["left_over_ns"]
-        == against["wall"]["difference_ns"]
-    )
-    for change in (against["wall"], against["idle"], *against["parts"].values()):
+    assert sum(part["difference_ns"] for part in against["mean_parts"].values()) == against["time"]["difference_ns"]
+    for change in (against["time"], *against["mean_parts"].values()):
         assert all(isinstance(value, int) for key, value in change.items() if key.endswith("_ns")), change
         assert change["after_ns"] - change["before_ns"] == change["difference_ns"]
     assert len(document["base"]["wall_ns"]) == len(document["base"]["start_ns"]) == document["base"]["count"]
@@ -237,20 +216,19 @@ def test_analysis_of_one_gpu() -> None:
     path = sample("ddp2.sqlite")
     narrowed = analyze(path, device="GPU 1")
     against = only(compare(narrowed, narrowed))
-    assert against.wall.before > 0 and against.left_over_ns == 0 and len(against.capture.devices) == 1
-    assert compare(path, path, device="GPU 1").against[0].wall == against.wall
+    assert against.time.before > 0 and len(against.capture.devices) == 1
+    assert compare(path, path, device="GPU 1").against[0].time == against.time
 
 
 def test_iterations_without_gpu_are_host_time() -> None:
     """A regression: all of the time used to count as copies on the device and memsets."""
     without = analyzed(sample("mpi/ring_as_2022.4.sqlite"))
     same = compare(without, analyzed(sample("mpi/ring_as_2024.2.sqlite")))
-    parts = {part.name: part for part in only(same).parts if part.before or part.after}
-    assert set(parts) == {"no_gpu"} and parts["no_gpu"].before == only(same).wall.before > 0
-    assert same.cut_why == "iterations are NVTX ranges: no capture shows when the GPU ends each iteration"
+    parts = {part.name: part for part in only(same).mean_parts if part.before or part.after}
+    assert set(parts) == {"no_gpu"} and parts["no_gpu"].before == only(same).time.before > 0
     against = only(compare(without, analyze_sample("trainer/serial")))
-    parts = {part.name: part for part in against.parts}
-    assert (parts["no_gpu"].before, parts["no_gpu"].after, parts["other"].before) == (against.wall.before, 0, 0)
+    parts = {part.name: part for part in against.mean_parts}
+    assert (parts["no_gpu"].before, parts["no_gpu"].after, parts["other"].before) == (against.time.before, 0, 0)
     assert "host only, no GPU" in render(same)
 
 

@@ -72,7 +72,6 @@ def test_fail_if(traceview: Command, tmp_path: Path) -> None:
         ((DUAL, "--json", DUAL), "must be different files"),
         ((DUAL, "--json", "-", "--markdown", "-"), "only one of --json, --markdown and --junit"),
         ((DUAL, "--json", "nowhere/at/all.json"), "its folder does not exist"),
-        ((DUAL, "--cut", "some"), "'some' is not one of 'auto', 'range', 'gpu'"),
         ((DUAL, "--iteration", "nothing like it"), "no range matches --iteration"),
         ((DUAL, "--device", "GPU 9"), "no device is called 'GPU 9'"),
         ((DUAL, "--skip", "99"), "leaves none of 20 iterations"),

@@ -43,16 +43,14 @@ def only(comparison: Comparison) -> CaptureDifference:
 
 
 @settings(max_examples=8)
-@given(RUN, RUN, st.sampled_from(("range", "gpu", "auto")))
+@given(RUN, RUN)
 def test_parts_add_up_and_swapping_negates(
-    old: list[list[tuple[str, int, int, int]]], new: list[list[tuple[str, int, int, int]]], cut: str
+    old: list[list[tuple[str, int, int, int]]], new: list[list[tuple[str, int, int, int]]]
 ) -> None:
     before, after = (analyze(trace_of(run), skip=0) for run in (old, new))
-    forth, back = (compare(*pair, cut=cut) for pair in ((before, after), (after, before)))
-    assert forth.cut == back.cut
+    forth, back = (compare(*pair) for pair in ((before, after), (after, before)))
     there, again = only(forth), only(back)
-    assert sum(part.difference for part in there.parts) + there.left_over_ns == there.wall.difference
-    assert again.left_over_ns == -there.left_over_ns
+    assert sum(part.difference for part in there.mean_parts) == there.time.difference
     for row, other in zip(there.figures().values(), again.figures().values(), strict=True):
         assert (row.before, row.after, row.difference) == (other.after, other.before, -other.difference)
         assert (row.low is None) == (other.low is None)
@@ -66,18 +64,6 @@ def test_parts_add_up_and_swapping_negates(
     }
 
 
-@settings(max_examples=8)
-@given(RUN, st.sampled_from(("range", "gpu")))
-def test_parts_of_equal_iterations_add_up(run: list[list[tuple[str, int, int, int]]], cut: str) -> None:
-    """Medians add up if all iterations are equal, so nothing is left over."""
-    steady = [run[0]] * 8
-    against = only(compare(trace_of(steady), trace_of([[]] * 8), cut=cut, skip=0))
-    assert sum(part.before for part in against.parts) <= against.wall.before
-    if cut == "range" and all(delay + length < 900 for _, _, delay, length in run[0]):
-        assert sum(part.before for part in against.parts) == against.wall.before
-        assert against.left_over_ns == 0
-
-
 @settings(max_examples=5)
 @given(RUN, RUN, st.integers(2, 1000))
 def test_times_scale_with_the_clock(
@@ -88,8 +74,8 @@ def test_times_scale_with_the_clock(
     assert scaled.verdict == against.verdict
     for small, large in zip(against.figures().values(), scaled.figures().values(), strict=True):
         times = 1 if small.unit == "count" else factor
-        # The medians are rounded down before the difference is taken.
-        assert abs(large.difference - small.difference * times) <= factor
+        # Figures are rounded down before the difference is taken; "other" has what the other parts leave over.
+        assert abs(large.difference - small.difference * times) <= factor * len(against.mean_parts)
 
 
 def host_ahead(kernel_ms: float, steps: int = 20) -> Trace:
@@ -107,10 +93,7 @@ def test_host_runs_ahead() -> None:
     """The median range is 0.1 ms in both captures; the GPU takes 2 ms per iteration, then 3 ms."""
     comparison = compare(host_ahead(2), host_ahead(3))
     against = only(comparison)
-    assert comparison.cut == "gpu" and "runs ahead" in comparison.cut_why
-    assert (against.wall.before, against.wall.after, against.verdict) == (2 * MS, 3 * MS, "slower")
-    by_range = only(compare(host_ahead(2), host_ahead(3), cut="range"))
-    assert by_range.wall.difference == 0
+    assert (against.time.before, against.time.after, against.verdict) == (2 * MS, 3 * MS, "slower")
 
 
 def test_captures_without_iterations() -> None:
@@ -119,10 +102,10 @@ def test_captures_without_iterations() -> None:
     )
     comparison = compare(bare, host_ahead(2))
     against = only(comparison)
-    assert comparison.cut == "whole" and "has no iterations" in comparison.cut_why
-    assert (against.wall.before, against.wall.after) == (13 * MS, 40 * MS)
-    assert against.verdict == "unjudged" and against.confidence is None and against.wall.low is None
-    assert sum(part.difference for part in against.parts) == against.wall.difference and against.left_over_ns == 0
+    assert "has no iterations" in comparison.whole_because
+    assert (against.time.before, against.time.after) == (13 * MS, 40 * MS)
+    assert against.verdict == "unjudged" and against.confidence is None and against.time.low is None
+    assert sum(part.difference for part in against.mean_parts) == against.time.difference
 
 
 def test_change_below_min_change_is_noise() -> None:
@@ -147,17 +130,12 @@ def test_equal_file_names_are_numbered() -> None:
 
 
 def test_invalid_options() -> None:
-    with pytest.raises(RequestError, match="use auto, range or gpu"):
-        compare(host_ahead(2), host_ahead(2), cut="best")
     with pytest.raises(RequestError, match="use a share from 0 to 1"):
         compare(host_ahead(2), host_ahead(2), min_change=3)
-    empty = made_trace([(0, 5, "compute", 0, None)], ranges=[(at, at + 9, "step", 0) for at in range(0, 90, 10)])
-    with pytest.raises(RequestError, match=r"made\.sqlite \(1\): --cut gpu needs two iterations that each launch"):
-        compare(empty, empty, cut="gpu")
 
 
 def test_iterations_without_gpu_work() -> None:
     trace = made_trace(ranges=[(at, at + 8, "step", 0) for at in range(0, 90, 10)])
     host_only = replace(trace, devices=trace.devices.head(0))
     against = only(compare(host_only, host_only))
-    assert against.verdict == "noise" and against.wall.before == 8
+    assert against.verdict == "noise" and against.time.before == 10

@@ -35,7 +35,7 @@ COMMANDS = {
 GROUPS = {
     "Input": "changes / others nsys unprofiled_ns max_decoded",
     "What is measured": "traced python gpu_metrics delay seconds iterations start end iteration skip device "
-    "faster ranks gradients all_ranks / whole range_name flops_per_iteration cut min_change margin",
+    "faster ranks gradients all_ranks / whole range_name flops_per_iteration min_change margin",
     "Output": "form output names lists html html_path markdown json_path no_html opened replaces "
     "skill plugin conditions fail_on_regression verbose quiet help help_all / junit top detail",
     "Limits": "workers / scheduler",

@@ -30,13 +30,6 @@ if TYPE_CHECKING:
 @options.SKIP
 @options.DEVICE
 @click.option(
-    "--cut",
-    type=click.Choice(("auto", "range", "gpu")),
-    default="auto",
-    show_default=True,
-    help="End of an iteration for medians: the end of its NVTX range, or the end of its GPU work.",
-)
-@click.option(
     "--min-change",
     type=click.FloatRange(0, 100, max_open=True),
     callback=lambda _context, _option, percent: percent / 100,
@@ -112,7 +105,7 @@ def _regression(comparison: Comparison) -> CheckResult:
     from traceview.report.comparison.tables import headline
 
     slower = [against for against in comparison.against if against.verdict == "slower"]
-    reasons = [f"{against.capture.file} is {headline(against, comparison.cut)}" for against in slower]
+    reasons = [f"{against.capture.file} is {headline(against)}" for against in slower]
     verdicts = ", ".join(against.verdict for against in comparison.against)
     return CheckResult("--fail-on-regression", verdicts, not slower, "; ".join(reasons) or f"the verdict is {verdicts}")
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from traceview.comparison.align import align_borders, align_iterations, choose_cut, iteration_times
+from traceview.comparison.align import align_borders, iteration_times
 from traceview.comparison.change import (
     LEVEL,
     MIN_CHANGE,
@@ -26,7 +26,6 @@ from traceview.comparison.overlap import OverlapSample, overlap_changes, sample_
 from traceview.comparison.sample import (
     COUNTS,
     HOST_FIGURES,
-    PARTS,
     Sample,
     align_capture,
     mean_parts,
@@ -65,7 +64,6 @@ def compare(
     iteration: str | None = None,
     skip: int | None = None,
     device: str | None = None,
-    cut: str = "auto",
     min_change: float = MIN_CHANGE,
     costs: ProfilerCosts | None = ESTIMATE,
     unprofiled_ns: Sequence[int] = (),
@@ -81,8 +79,6 @@ def compare(
         iteration: As in `analyze`; like `skip`, `device` and `costs` it does not apply to an Analysis or a document.
         skip: The number of warm-up iterations.
         device: The id of the only GPU to compare.
-        cut: Where iterations end for medians: "range", at their ranges; "gpu", when the GPU has finished them; "auto",
-            by what the captures show.
         min_change: Changes of the mean time below this share of the base's count as noise, from 0 to 1.
         costs: What the profiler adds to calls, as in `analyze`.
         unprofiled_ns: The measured time of an iteration without the profiler in ns, one for each capture, or none.
@@ -95,7 +91,8 @@ def compare(
     Raises:
         TraceviewError: A capture cannot be read, or there is nothing to compare.
     """
-    _check_options(cut, min_change)
+    if not 0 <= min_change < 1:
+        raise RequestError(f"invalid min_change {min_change}: use a share from 0 to 1, for example 0.01")
     analyses = []
     reports = (before, after, *more)
     if len(unprofiled_ns) not in (0, len(reports)):
@@ -106,14 +103,7 @@ def compare(
         given = {"costs": costs, "unprofiled_ns": unprofiled_ns[index] if unprofiled_ns else None}
         options = {"iteration": iteration, "skip": skip, "device": device, **given}
         analyses.append(_analyze(report, options, progress, index, len(reports)))
-    return compare_analyses(analyses, cut=cut, min_change=min_change, changes=changes)
-
-
-def _check_options(cut: str, min_change: float) -> None:
-    if cut not in ("auto", "range", "gpu"):
-        raise RequestError(f"invalid --cut {cut!r}: use auto, range or gpu")
-    if not 0 <= min_change < 1:
-        raise RequestError(f"invalid min_change {min_change}: use a share from 0 to 1, for example 0.01")
+    return compare_analyses(analyses, min_change=min_change, changes=changes)
 
 
 def _analyze(report: Report, options: Mapping[str, Any], progress: Progress | None, index: int, count: int) -> Analyzed:
@@ -132,36 +122,33 @@ def _analyze(report: Report, options: Mapping[str, Any], progress: Progress | No
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """A capture in a comparison: the samples from which medians and means are computed."""
+    """A capture in a comparison, and its figures by iteration."""
 
     file: str
     analysis: Analyzed
-    medians: Sample
-    means: Sample
-    lines: LineSamples | None  # idle time by line, of the iterations of `means`
+    sample: Sample
+    lines: LineSamples | None  # idle time by line, of the same iterations
     overlap: OverlapSample | None  # hidden and exposed time, of the same iterations
 
     @property
     def time(self) -> Series:
-        return Series(self.means.wall, block_length(self.means.wall))
+        return Series(self.sample.wall, block_length(self.sample.wall))
 
 
 def compare_analyses(
-    analyses: Sequence[Analyzed], *, cut: str = "auto", min_change: float = MIN_CHANGE, changes: Sequence[str] = ()
+    analyses: Sequence[Analyzed], *, min_change: float = MIN_CHANGE, changes: Sequence[str] = ()
 ) -> Comparison:
     """Compare analyses with the first of them; the options are those of compare()."""
     names = [analysis.info.file for analysis in analyses]
     # Reports do not show folders: names that occur twice get their position on the command line.
     files = [f"{name} ({place})" if names.count(name) > 1 else name for place, name in enumerate(names, 1)]
     iterations = [iteration_times(analysis) for analysis in analyses]
-    chosen, why = choose_cut(iterations, cut, files, _iteration_unit(analyses))
-    sides = [_side(*row, chosen) for row in zip(files, analyses, iterations, strict=True)]
+    without = next((file for file, host in zip(files, iterations, strict=True) if host is None), "")
+    is_whole = bool(without)
+    sides = [_side(*row, is_whole) for row in zip(files, analyses, iterations, strict=True)]
     if any(isinstance(analysis, AnalysisDocument) for analysis in analyses):
-        sides = [
-            replace(side, medians=side.medians.with_twice_in_other(), means=side.means.with_twice_in_other())
-            for side in sides
-        ]
-    captures = [_capture(side, chosen) for side in sides]
+        sides = [replace(side, sample=side.sample.with_twice_in_other()) for side in sides]
+    captures = [_capture(side, is_whole) for side in sides]
     against = tuple(
         _compare_sides(sides[0], side, captures[0], capture, min_change)
         for side, capture in zip(sides[1:], captures[1:], strict=True)
@@ -171,33 +158,25 @@ def compare_analyses(
         against = tuple(
             replace(each, predicted=with_result(predicted, each.time.after, each.capture)) for each in against
         )
-    notes = comparison_notes(files, analyses, iterations, chosen)
-    return Comparison(captures[0], against, chosen, why, LEVEL, min_change, notes)
+    why = f"{without} has no iterations, so each capture is compared as a whole" if without else ""
+    return Comparison(captures[0], against, why, LEVEL, min_change, comparison_notes(files, analyses, is_whole))
 
 
-def _iteration_unit(analyses: Sequence[Analyzed]) -> str:
-    sources = {analysis.iterations.source for analysis in analyses if isinstance(analysis.iterations, Iterations)}
-    if "period" not in sources:
-        return "NVTX ranges"
-    return "periods of the launch sequence" if "range" not in sources else "NVTX ranges, or periods of launches"
-
-
-def _side(file: str, analysis: Analyzed, host: IterationTimes | None, cut: str) -> _Side:
+def _side(file: str, analysis: Analyzed, host: IterationTimes | None, is_whole: bool) -> _Side:
     if isinstance(analysis, AnalysisDocument):
-        medians, means = sample_document(analysis, host, cut)
-        return _Side(file, analysis, medians, means, None, sample_overlap(analysis, None, cut == "whole"))
-    if cut == "whole" or host is None:
-        whole = sample_capture(analysis)
-        at = align_capture(analysis)
-        return _Side(file, analysis, whole, whole, sample_lines(analysis, at), sample_overlap(analysis, at, True))
-    medians, at = sample_iterations(analysis, align_iterations(host, cut)), align_borders(host)
-    means = medians if cut == "gpu" and host.runs_ahead else sample_iterations(analysis, at)
-    return _Side(file, analysis, medians, means, sample_lines(analysis, at), sample_overlap(analysis, at, False))
+        sample = sample_document(analysis, host, is_whole)
+        return _Side(file, analysis, sample, None, sample_overlap(analysis, None, is_whole))
+    if is_whole or host is None:
+        at, sample = align_capture(analysis), sample_capture(analysis)
+    else:
+        at = align_borders(host)
+        sample = sample_iterations(analysis, at)
+    return _Side(file, analysis, sample, sample_lines(analysis, at), sample_overlap(analysis, at, is_whole))
 
 
-def _capture(side: _Side, cut: str) -> ComparedCapture:
-    analysis, sample, iterations = side.analysis, side.medians, side.analysis.iterations
-    if isinstance(iterations, Iterations) and cut != "whole":
+def _capture(side: _Side, is_whole: bool) -> ComparedCapture:
+    analysis, sample, iterations = side.analysis, side.sample, side.analysis.iterations
+    if isinstance(iterations, Iterations) and not is_whole:
         name, described = iterations.range, IterationSummary.build(iterations)
         unprofiled = None if iterations.unprofiled is None else iterations.unprofiled.times
     else:
@@ -212,7 +191,7 @@ def _capture(side: _Side, cut: str) -> ComparedCapture:
         skipped=sample.skipped,
         wall_ns=tuple(sample.wall.tolist()),
         start_ns=tuple(sample.start.tolist()),
-        shape=time_shape(side.means.wall),
+        shape=time_shape(sample.wall),
         unprofiled_ns=unprofiled,
     )
 
@@ -220,19 +199,16 @@ def _capture(side: _Side, cut: str) -> ComparedCapture:
 def _compare_sides(
     base: _Side, side: _Side, before: ComparedCapture, after: ComparedCapture, min_change: float
 ) -> CaptureDifference:
+    old_figures, new_figures = base.sample.figures, side.sample.figures
+
     def change(name: str) -> FigureChange:
         unit = "count" if name in COUNTS else "ns"
-        return change_between(name, unit, base.medians.figures[name], side.medians.figures[name])
+        return change_between(name, unit, old_figures[name], new_figures[name])
 
-    known = base.medians.figures.keys() & side.medians.figures.keys()
     old, new = base.time, side.time
     time = mean_change("time", old, new)
-    work = iteration_work(base.means.kernels, side.means.kernels)
+    work = iteration_work(base.sample.kernels, side.sample.kernels)
     verdict = judge_time(time, old, new, min_change, work)
-    wall, split = change("wall"), tuple(change(name) for name in PARTS if name in known)
-    if shorter := [each.file for each in (base, side) if len(each.means.wall) < len(each.medians.wall)]:
-        why = f"{shorter[0]} is a document of an earlier version, without the times of its iterations on the GPU"
-        verdict = verdict._replace(why=why)
     low, high = (ratio_interval(old, new) if time.before else None) or (None, None)
     difference = CaptureDifference(
         capture=after,
@@ -243,14 +219,10 @@ def _compare_sides(
         ratio_low=low,
         ratio_high=high,
         time=time,
-        mean_parts=mean_parts(time, old, new, base.means.figures, side.means.figures),
+        mean_parts=mean_parts(time, old, new, old_figures, new_figures),
         work=work,
-        wall=wall,
-        parts=split,
-        left_over_ns=wall.difference - sum(each.difference for each in split) if split else None,
-        idle=change("idle") if "idle" in known else None,
-        host=tuple(change(name) for name in HOST_FIGURES if name in known),
-        kernels=kernel_changes(base.means.kernels, side.means.kernels, min_change),
+        host=tuple(change(name) for name in HOST_FIGURES if name in old_figures and name in new_figures),
+        kernels=kernel_changes(base.sample.kernels, side.sample.kernels, min_change),
         overlap=overlap_changes(base.overlap, side.overlap, old, new, min_change) if work.is_same else (),
         lines=line_changes(base.lines, side.lines, old, new, min_change),
         unprofiled_ratio=_unprofiled_ratio(before, after, work),

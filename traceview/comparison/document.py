@@ -23,7 +23,6 @@ from traceview.model.unprofiled import ESTIMATE, UnprofiledTime
 from traceview.read.source import display_name
 from traceview.report.json import SCHEMA_VERSION
 
-VERSIONS = range(max(SCHEMA_VERSION - 1, 1), SCHEMA_VERSION + 1)  # that of this version, and the one before
 MAX_BYTES = 64_000_000  # 100,000 iterations take about 50 MB
 MAX_TEXT = 32_768  # characters; a longer text is cut, as a name of a capture is
 MAX_VALUE = 1 << 61  # a time in ns since 1970 stays below it until the year 2043
@@ -170,16 +169,12 @@ class _Contents:
 
 @dataclass(frozen=True, slots=True)
 class AnalysisDocument:
-    """What a comparison reads of a document; `info`, `devices` and `iterations` are those of the Analysis in it.
-
-    `has_gpu_ends` is False for a document of an earlier version, which does not say when the GPU ends an iteration.
-    """
+    """What a comparison reads of a document; `info`, `devices` and `iterations` are those of the Analysis in it."""
 
     info: ReportInfo
     devices: tuple[DocumentDevice, ...]
     iterations: Iterations | NotMeasured
     findings: tuple[DocumentFinding, ...]
-    has_gpu_ends: bool
 
 
 Analyzed = Analysis | AnalysisDocument  # what a comparison takes
@@ -192,8 +187,7 @@ def read_document(path: Path) -> AnalysisDocument:
         document = _loaded(path)
         _check_kind(document)
         contents: _Contents = _parsed(_Contents, document, "")
-        rows = document["iterations"]["per_iteration"]
-        return _document(path, contents, bool(rows) and "gpu_end_ns" in rows[0])
+        return _document(path, contents)
     except FileNotFoundError:
         raise NotFoundError(f"{name}: no such file") from None
     except OSError as error:
@@ -227,11 +221,9 @@ def _loaded(path: Path) -> dict[str, Any]:
 
 def _check_kind(document: Mapping[str, Any]) -> None:
     version = document.get("schema_version")
-    if type(version) is not int or version not in VERSIONS:
-        known = " and ".join(map(str, VERSIONS))
-        _refuse(f"has schema_version {str(version)[:20]}, and this version of traceview reads {known}; {AGAIN}")
-    if "gpus" in document and "report" not in document:
-        _refuse(f"is a baseline of an earlier version; compare takes documents of analyze: {AGAIN}")
+    if type(version) is not int or version != SCHEMA_VERSION:
+        known = f"this version of traceview reads {SCHEMA_VERSION}"
+        _refuse(f"has schema_version {str(version)[:20]}, and {known}; {AGAIN}")
     if not {"report", "devices", "iterations"} <= document.keys():
         _refuse(f"is a document of another command than analyze; {AGAIN}")
 
@@ -273,12 +265,12 @@ def _parsed_fields(kind: Any, value: Any, where: str) -> Any:
 _hints = cache(get_type_hints)
 
 
-def _document(path: Path, contents: _Contents, has_gpu_ends: bool) -> AnalysisDocument:
+def _document(path: Path, contents: _Contents) -> AnalysisDocument:
     _check_devices(contents.devices)
     report, iterations = contents.report, _iterations(contents.iterations, len(contents.devices))
     left_out = tuple(note for note in contents.notes if note.id == "left_out")
     info = ReportInfo(path.name, report.nsys_version, None, {}, left_out, report.profiler)
-    return AnalysisDocument(info, contents.devices, iterations, contents.findings, has_gpu_ends)
+    return AnalysisDocument(info, contents.devices, iterations, contents.findings)
 
 
 def _check_devices(devices: Sequence[DocumentDevice]) -> None:

@@ -4,34 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from traceview.comparison.document import AnalysisDocument, Analyzed
-from traceview.measure.iterations.times import IterationTimes
 from traceview.model.analysis import Iterations, NotMeasured
 from traceview.model.comparison import CaptureDifference, ComparedCapture
 from traceview.model.trace import Note
 from traceview.model.units import quantity, share
 from traceview.report.screen import confidence_word
 
-# A note is written if at least this share of the time lies between iterations.
-MIN_TIME_BETWEEN = 0.05
 MIN_COMMON_LAUNCHES = 0.5
 MIN_PROFILER_DIFFERENCE = 0.05  # share of an iteration; a smaller difference of the profilers' costs gets no note
 MIN_LAUNCH_CHANGE = 0.05  # share of the launches per iteration; a smaller change is not stated
 
 
-def comparison_notes(
-    files: Sequence[str], analyses: Sequence[Analyzed], iterations: Sequence[IterationTimes | None], cut: str
-) -> tuple[Note, ...]:
-    """Return a note for each difference in hardware, profiler, iterations, graphs and processes."""
+def comparison_notes(files: Sequence[str], analyses: Sequence[Analyzed], is_whole: bool) -> tuple[Note, ...]:
+    """Return a note for each difference in hardware, profiler, iterations, graphs and processes.
+
+    `is_whole` says that captures are compared as a whole.
+    """
     texts = {
         "left_out": _left_out_notes(files, analyses),
-        "period": _period_notes(files, analyses) if cut != "whole" else (),
+        "period": () if is_whole else _period_notes(files, analyses),
         "hardware": _hardware_notes(files, analyses),
         "profiler": _profiler_notes(files, analyses),
-        "profiler_cost": _profiler_cost_notes(files, analyses) if cut != "whole" else (),
-        "time_between": _notes_on_time_between(files, iterations) if cut == "range" else (),
+        "profiler_cost": () if is_whole else _profiler_cost_notes(files, analyses),
         "whole_graphs": _graph_notes(files, analyses),
         "processes": _process_notes(files, analyses),
     }
@@ -39,7 +34,7 @@ def comparison_notes(
         *(Note(name, text) for name, some in texts.items() for text in some),
         *(
             Note("document", text, ("parts", "idle", "host", "lines", "kernels"))
-            for text in _document_notes(files, analyses, cut)
+            for text in _document_notes(files, analyses)
         ),
     )
 
@@ -48,7 +43,7 @@ def difference_notes(base: ComparedCapture, against: CaptureDifference) -> tuple
     """Return a note if the iterations of a capture and of the base may not do the same work."""
     if against.capture.range is None or base.range is None:
         return ()
-    affects = ("time", "wall", "parts", "host", "kernels")
+    affects = ("time", "parts", "host", "kernels")
     return tuple(Note("work", text, affects) for text in _work_notes(base, against))
 
 
@@ -122,20 +117,6 @@ def _profiler(analysis: Analyzed) -> str:
     return f"nsys {info.nsys_version or 'of unknown version'}" if info.profiler == "nsys" else info.profiler
 
 
-def _notes_on_time_between(files: Sequence[str], iterations: Sequence[IterationTimes | None]) -> Iterator[str]:
-    for file, host in zip(files, iterations, strict=True):
-        if host is None or len(host.start) < host.skipped + 2:
-            continue
-        period = np.diff(host.start[host.skipped :])
-        between = period - (host.end - host.start)[host.skipped : -1]
-        between_share = float(between.sum()) / float(period.sum()) if period.sum() else 0.0
-        if between_share > MIN_TIME_BETWEEN:
-            yield (
-                f"{file}: {share(between_share)} of the time lies between the ranges of iterations; means contain it, "
-                "medians do not"
-            )
-
-
 def _graph_notes(files: Sequence[str], analyses: Sequence[Analyzed]) -> Iterator[str]:
     for file, analysis in zip(files, analyses, strict=True):
         if isinstance(analysis, AnalysisDocument):
@@ -165,14 +146,13 @@ def _process_notes(files: Sequence[str], analyses: Sequence[Analyzed]) -> Iterat
             )
 
 
-def _document_notes(files: Sequence[str], analyses: Sequence[Analyzed], cut: str) -> Iterator[str]:
+def _document_notes(files: Sequence[str], analyses: Sequence[Analyzed]) -> Iterator[str]:
     """Say what documents lack."""
-    medians = "medians of parts (`mean_parts` has means), " if cut == "gpu" else ""
     for file, analysis in zip(files, analyses, strict=True):
         if not isinstance(analysis, AnalysisDocument):
             continue
         yield (
-            f"{file} is a document of sums: {medians}intervals of parts and kernels, figures of the host, source "
+            f"{file} is a document of sums: intervals of parts and kernels, figures of the host, source "
             "lines, and what counts twice are not measured"
         )
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from traceview.comparison.align import AlignedIterations, align_iterations
+from traceview.comparison.align import AlignedIterations, align_borders
 from traceview.comparison.change import Series, mean_change
 from traceview.comparison.document import AnalysisDocument, Analyzed, DocumentDevice, DocumentKernel
 from traceview.comparison.kernels import KernelSamples, KernelShape, sample_kernels
@@ -39,7 +39,7 @@ COUNTS = tuple(name for name in HOST_FIGURES if name.endswith(".count") or "." n
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value per iteration for "wall", "idle", each of PARTS and each of HOST_FIGURES.
+    """One value per iteration for "wall", each of PARTS and each of HOST_FIGURES.
 
     The parts of each iteration add up to its wall time exactly. With several GPUs each part is their mean. A sample of
     a document lacks some figures, and has one value for a figure whose mean alone is known.
@@ -90,7 +90,7 @@ def sample_capture(analysis: Analysis) -> Sample:
 
 
 def _whole_figures(report: Analyzed, more: dict[str, int]) -> tuple[int, dict[str, int]]:
-    """Return the start of the GPU work, and "wall", "idle" and PARTS of the whole capture: means over the GPUs.
+    """Return the start of the GPU work, and "wall" and PARTS of the whole capture: means over the GPUs.
 
     `more` are further sums of parts. Raises RequestError if there is no GPU work.
     """
@@ -101,7 +101,7 @@ def _whole_figures(report: Analyzed, more: dict[str, int]) -> tuple[int, dict[st
     sums = {name: sum(_device_part(device, name) for device in devices) for name in GPU_PARTS}
     idle = {f"idle.{cause}": sum(device.gaps.causes.get(cause, 0) for device in devices) for cause in CAUSES}
     figures = {name: value // gpus for name, value in (sums | {"no_gpu": 0} | more | idle).items()}
-    figures |= {"wall": wall, "other": wall - sum(figures.values()), "idle": sum(figures[name] for name in idle)}
+    figures |= {"wall": wall, "other": wall - sum(figures.values())}
     return min(device.window.start for device in devices), figures
 
 
@@ -142,7 +142,7 @@ def _parts(analysis: Analysis, at: AlignedIterations, activities: Sequence[Activ
     means = {name: values // gpus for name, values in (sums | idle).items()}
     # d2d copies, memsets, and the ns that the means round off.
     means["other"] = at.end - at.start - _sum_arrays(means.values())
-    return means | {"idle": _sum_arrays(means[name] for name in idle)}
+    return means
 
 
 def _sum_arrays(values: Iterable[Times]) -> Times:
@@ -235,39 +235,21 @@ def mean_parts(
     return tuple(changes.values())
 
 
-def sample_document(document: AnalysisDocument, host: IterationTimes | None, cut: str) -> tuple[Sample, Sample]:
-    """Return the medians and the means of a document for a cut, as `_Side` has them.
+def sample_document(document: AnalysisDocument, host: IterationTimes | None, is_whole: bool) -> Sample:
+    """Return the figures of a document: of its iterations, or of the whole capture.
 
     Where the document has sums, a figure that an Analysis has for each iteration is a mean: an array of one value. Its
     changes have no interval. Raises RequestError.
     """
     iterations = document.iterations
-    if cut == "whole" or host is None or not isinstance(iterations, Iterations):
-        whole = _sample_whole(document)
-        return whole, whole
+    if is_whole or host is None or not isinstance(iterations, Iterations):
+        kernels = _kernel_samples((device.kernels for device in document.devices), 1)
+        return _single_sample(*_whole_figures(document, {}), kernels)
     own = [device for device in document.devices if iterations.process_id in device.process_ids]
-    at = align_iterations(host, cut)
-    kernels = _kernel_samples((device.steady.kernels for device in own), len(at.start))
-    medians = {"wall": at.end - at.start}
-    if cut == "range":
-        medians |= _parts_of_iterations(iterations, len(own), medians["wall"])
-    lengths = host.lengths if document.has_gpu_ends else np.array([iterations.time_ns])
-    means = {"wall": lengths} | _parts_of_sums(own, iterations)
-    return (
-        Sample(medians["wall"], at.start, at.skipped, medians, kernels),
-        Sample(lengths, at.start, at.skipped, means, kernels),
-    )
-
-
-def _parts_of_iterations(iterations: Iterations, gpus: int, wall: Times) -> dict[str, Times]:
-    """Return the parts of each counted iteration, the means of its GPUs; "other" has also what counts twice."""
-    rows = iterations.per_iteration[iterations.skipped :]
-    sums = {name: [getattr(row, f"{name}_ns") for row in rows] for name in GPU_PARTS}
-    sums |= {f"idle.{cause}": [row.idle.get(cause, 0) for row in rows] for cause in CAUSES}
-    means = {name: np.array(values, np.int64) // max(gpus, 1) for name, values in sums.items()}
-    means["no_gpu"] = np.zeros(len(wall), np.int64) if gpus else wall
-    means["other"] = wall - _sum_arrays(means.values())
-    return means | {"idle": _sum_arrays(means[f"idle.{cause}"] for cause in CAUSES)}
+    at = align_borders(host)
+    kernels = _kernel_samples((device.steady.kernels for device in own), iterations.counted)
+    figures = {"wall": at.end - at.start} | _parts_of_sums(own, iterations)
+    return Sample(figures["wall"], at.start, at.skipped, figures, kernels)
 
 
 def _parts_of_sums(own: Sequence[DocumentDevice], iterations: Iterations) -> dict[str, Times]:
@@ -285,13 +267,6 @@ def _parts_of_sums(own: Sequence[DocumentDevice], iterations: Iterations) -> dic
     sums["idle.unknown"] += max(outside, 0) if own else 0
     means = {name: np.array([value // count]) for name, value in sums.items()}
     return means | {"no_gpu": np.array([0 if own else iterations.time_ns]), "other": np.array([0])}
-
-
-def _sample_whole(document: AnalysisDocument) -> Sample:
-    """Return the figures of the whole capture, means over the GPUs' windows. Raises RequestError without GPU work."""
-    start, figures = _whole_figures(document, {})
-    kernels = _kernel_samples((device.kernels for device in document.devices), 1)
-    return _single_sample(start, figures, kernels)
 
 
 def _kernel_samples(tables: Iterable[Sequence[DocumentKernel]], iterations: int) -> KernelSamples:

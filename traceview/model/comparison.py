@@ -55,7 +55,7 @@ class IterationWork:
 class ComparedCapture:
     """One capture and its steady iterations.
 
-    `wall_ns` has the length of each iteration, in order, or one length if captures are compared as a whole.
+    `wall_ns` has the time from each iteration to the next, in order, or one length if captures are compared as a whole.
     """
 
     file: str
@@ -75,7 +75,7 @@ class ComparedCapture:
 class FigureChange:
     """One figure of an iteration in two captures.
 
-    `before` and `after` are medians over the iterations (means in `time` and `mean_parts`), and `difference` is the
+    `before` and `after` are means over the iterations (medians in `host` and `kernels`), and `difference` is the
     difference of these. `low` and `high` are its confidence interval, None if there are too few iterations.
     """
 
@@ -189,9 +189,7 @@ class CaptureDifference:
     """One capture compared with the base.
 
     `time` is the mean time from one iteration to the next over the steady part; the verdict is about it, and
-    `mean_parts` add up to it exactly. `wall` is the median length of an iteration, and `parts` are medians: their
-    differences and `left_over_ns` add up to `wall.difference`. What a document lacks is empty or None; a note of the
-    comparison says so.
+    `mean_parts` add up to it exactly. What a document lacks is empty or None; a note of the comparison says so.
     """
 
     capture: ComparedCapture
@@ -202,12 +200,8 @@ class CaptureDifference:
     ratio_low: float | None
     ratio_high: float | None
     time: FigureChange
-    mean_parts: tuple[FigureChange, ...]  # as parts
+    mean_parts: tuple[FigureChange, ...]  # compute, exposed_*, other, no_gpu, twice, idle.CAUSE
     work: IterationWork
-    wall: FigureChange
-    parts: tuple[FigureChange, ...]  # compute, exposed_*, other, no_gpu, twice, idle.CAUSE
-    left_over_ns: int | None  # None without `parts`
-    idle: FigureChange | None
     host: tuple[FigureChange, ...]  # synchronizations, launches and copies
     kernels: tuple[KernelChange, ...]  # the largest cost first
     overlap: tuple[OverlapChange, ...] = ()  # the largest change of exposed time first; empty for old documents
@@ -218,8 +212,7 @@ class CaptureDifference:
 
     def figures(self) -> Mapping[str, FigureChange]:
         """Return every change by name, without the kernels."""
-        changes = (self.time, self.wall, *self.parts, *([self.idle] if self.idle else ()), *self.host)
-        return {change.name: change for change in changes}
+        return {change.name: change for change in (self.time, *self.mean_parts, *self.host)}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -229,8 +222,7 @@ class Comparison(Documented):
     Attributes:
         base: The first capture, with the lengths of its iterations in ns.
         against: The difference of each other capture, in ns per iteration.
-        cut: How the time of every capture is cut into iterations: "range", "gpu" or "whole".
-        cut_why: Why it is cut so.
+        whole_because: Why captures are compared as a whole; "" if their iterations are compared.
         level: The confidence level of the intervals, 0.95.
         min_change: Changes of the mean time below this share of the base's count as noise, from 0 to 1.
         notes: What weakens the comparison.
@@ -238,8 +230,7 @@ class Comparison(Documented):
 
     base: ComparedCapture
     against: tuple[CaptureDifference, ...]
-    cut: str
-    cut_why: str
+    whole_because: str
     level: float
     min_change: float
     notes: tuple[Note, ...] = ()

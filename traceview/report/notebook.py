@@ -105,7 +105,7 @@ def _comparison(comparison: Comparison) -> Iterator[Block]:
     for against in comparison.against:
         table = part_table(against)
         yield Title(f"{comparison.base.file} → {against.capture.file}: {against.verdict}")
-        yield sentence(comparison_headline(against, comparison.cut))
+        yield sentence(comparison_headline(against))
         yield Grid(table.head, table.rows, table.title)
 
 

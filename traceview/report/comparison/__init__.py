@@ -18,7 +18,7 @@ CHANGE = Variants("unit", {"ns": {**ns(*FIGURES), "verdict": "verdict"}, "count"
 
 SHAPES: Shapes = {
     Comparison: {
-        **names("cut", "cut_why", "level"),
+        **names("whole_because", "level"),
         "min_change_fraction": "min_change",
         **names("base", "against", "notes"),
     },
@@ -27,9 +27,7 @@ SHAPES: Shapes = {
         **{name: rounded(name) for name in ("confidence", "ratio", "ratio_low", "ratio_high", "unprofiled_ratio")},
         "time": "time",
         "mean_parts": ByName("mean_parts", CHANGE),
-        **names("work", "wall"),
-        "parts": ByName("parts", CHANGE),
-        **names("left_over_ns", "idle", "predicted"),
+        **names("work", "predicted"),
         "host": ByName("host", CHANGE),
         **names("kernels", "overlap", "lines", "notes"),
     },

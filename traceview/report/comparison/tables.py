@@ -103,9 +103,9 @@ def predicted_words(against: CaptureDifference) -> str:
     return f"predicted for {predicted.change}: {time}{scale} ({between}); {came}{where}"
 
 
-def headline(against: CaptureDifference, cut: str) -> str:
+def headline(against: CaptureDifference) -> str:
     """Return the verdict as one sentence without file names."""
-    what = "the whole capture" if cut == "whole" else "an iteration"
+    what = "the whole capture" if against.capture.range is None else "an iteration"
     times = f"{what} took {duration(against.time.before)}, now {duration(against.time.after)}"
     why = f"; {against.why}" if against.verdict in ("noise", "unjudged") else ""
     return f"{against.verdict}: {times}, {difference(against)}{why}"
@@ -171,23 +171,23 @@ def shown_parts(against: CaptureDifference) -> tuple[FigureChange, ...]:
     return tuple(sorted(some, key=lambda part: -abs(part.difference)))
 
 
-def compared(capture: ComparedCapture, cut: str) -> str:
+def compared(capture: ComparedCapture) -> str:
     """Return the compared iterations of a capture: `9 iterations (range iteration #), 1 skipped`."""
-    if cut == "whole":
+    if capture.range is None:
         return "as a whole"
     skipped = f", {capture.skipped} skipped" if capture.skipped else ""
-    name = plain(capture.range or "", 40)
+    name = plain(capture.range, 40)
     kinds = kinds_words(capture.iterations.kinds)
     source = name if capture.iterations.source == "period" else f"range {name}"
     return f"{quantity(capture.count, 'iteration')} ({source}){skipped}{f': {kinds}' if kinds else ''}"
 
 
-def median_words(against: CaptureDifference) -> str:
+def median_words(base: ComparedCapture, against: CaptureDifference) -> str:
     """Return the change of the median: `median 20.1 ms, now 60.3 ms (faster by the mean, slower by the median)`."""
-    wall, time = against.wall, against.time
-    opposite = wall.difference * time.difference < 0 and wall.verdict != "noise" and time.verdict != "noise"
+    before, after = (capture.shape.quantiles["p50"] for capture in (base, against.capture))
+    opposite = (after - before) * against.time.difference < 0 and against.time.verdict != "noise"
     hides = "; the median moved in the opposite direction" if opposite else ""
-    return f"median {duration(wall.before)}, now {duration(wall.after)}{hides}"
+    return f"median {duration(before)}, now {duration(after)}{hides}"
 
 
 def shape_words(base: ComparedCapture, against: CaptureDifference) -> str:
@@ -208,14 +208,12 @@ def _form(shape: TimeShape) -> str:
 
 
 def notes(comparison: Comparison) -> Iterator[str]:
-    """Yield the shapes of the distributions, how iterations were cut, and all other notes."""
+    """Yield the shapes of the distributions, what is compared, and all other notes."""
     for against in comparison.against:
         yield from (note.text for note in against.notes)
-        if comparison.cut != "whole" and (text := shape_words(comparison.base, against)):
+        if not comparison.whole_because and (text := shape_words(comparison.base, against)):
             yield text
-    if comparison.cut != "whole":
-        yield MEAN_WORDS
-    yield f"Medians: {comparison.cut_why}" if comparison.cut != "whole" else f"Method: {comparison.cut_why}"
+    yield f"Method: {comparison.whole_because}" if comparison.whole_because else MEAN_WORDS
     yield from (note.text for note in comparison.notes)
 
 
@@ -255,8 +253,8 @@ def every_table(against: CaptureDifference, top: int) -> Iterator[ComparisonTabl
 
 def part_table(against: CaptureDifference) -> ComparisonTable:
     """Return the parts of the mean time."""
-    names = [*(part_words(part.name) for part in shown_parts(against)), "time", "median iteration"]
-    rows = _rows(names, [*shown_parts(against), against.time, against.wall])
+    names = [*(part_words(part.name) for part in shown_parts(against)), "time"]
+    rows = _rows(names, [*shown_parts(against), against.time])
     return ComparisonTable("Difference by part (means)", ("", *CHANGE), rows)
 
 

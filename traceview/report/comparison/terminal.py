@@ -37,7 +37,7 @@ def to_markdown(comparison: Comparison, *, top: int = 10) -> str:
 def _against(comparison: Comparison, against: CaptureDifference, top: int) -> Iterator[str]:
     yield f"### {markdown_code(comparison.base.file)} → {markdown_code(against.capture.file)}: {against.verdict}"
     yield ""
-    yield markdown_text(tables.sentence(tables.headline(against, comparison.cut)))
+    yield markdown_text(tables.sentence(tables.headline(against)))
     if unprofiled := tables.unprofiled_words(comparison.base, against):
         yield markdown_text(tables.sentence(unprofiled))
     accounts = (tables.accounts(against), *tables.overlap_words(against), tables.predicted_words(against))
@@ -45,9 +45,9 @@ def _against(comparison: Comparison, against: CaptureDifference, top: int) -> It
         yield markdown_text(tables.sentence(text))
     yield ""
     parts_table, *others = tables.every_table(against, top)
-    yield from _markdown_table(parts_table, "mean per iteration" if comparison.cut != "whole" else "the whole capture")
+    yield from _markdown_table(parts_table, "the whole capture" if comparison.whole_because else "mean per iteration")
     yield ""
-    yield f"Before: {_side(comparison.base, comparison.cut)}. After: {_side(against.capture, comparison.cut)}."
+    yield f"Before: {_side(comparison.base)}. After: {_side(against.capture)}."
     yield ""
     for table in others:
         if table.rows:
@@ -61,8 +61,8 @@ def _against(comparison: Comparison, against: CaptureDifference, top: int) -> It
             )
 
 
-def _side(capture: ComparedCapture, cut: str) -> str:
-    return markdown_text(tables.compared(capture, cut))
+def _side(capture: ComparedCapture) -> str:
+    return markdown_text(tables.compared(capture))
 
 
 def _markdown_table(table: tables.ComparisonTable, first: str = "") -> Iterator[str]:
@@ -110,7 +110,7 @@ def render_brief(comparison: Comparison, screen: Screen = PLAIN, *, top: int = B
         _lines(against, columns, BRIEF_ROWS),
         _kernels(against, columns, min(top, BRIEF_ROWS)),
     )
-    first = [*_captures(comparison, columns)[:1], *_verdict(comparison.base, against, comparison.cut, columns)]
+    first = [*_captures(comparison, columns)[:1], *_verdict(comparison.base, against, columns)]
     return screen.brief((first, *shown), more, notes=texts)
 
 
@@ -118,24 +118,24 @@ def _captures(comparison: Comparison, columns: int) -> list[str]:
     after = comparison.against[0].capture
     return [
         *wrap(f"{_file(comparison.base)} → {_file(after)}", columns=columns),
-        f"  before  {tables.compared(comparison.base, comparison.cut)}",
-        f"  after   {tables.compared(after, comparison.cut)}",
+        f"  before  {tables.compared(comparison.base)}",
+        f"  after   {tables.compared(after)}",
     ]
 
 
 def _scope(comparison: Comparison) -> str:
-    return "The whole capture" if comparison.cut == "whole" else "Mean per iteration"
+    return "The whole capture" if comparison.whole_because else "Mean per iteration"
 
 
 def _pair(comparison: Comparison, columns: int, top: int) -> Iterator[list[str]]:
     against = comparison.against[0]
     yield _captures(comparison, columns)
-    yield _verdict(comparison.base, against, comparison.cut, columns)
+    yield _verdict(comparison.base, against, columns)
     yield _parts(against, _scope(comparison), columns)
     names, causes = tables.exposed_changes(against)
     name = room(names, NAME_OF_PART, columns)
     yield ["Exposed time by cause", *_times(names, causes, name)] if names else []
-    yield _host(against, "The host" if comparison.cut == "whole" else "The host, mean per iteration", columns)
+    yield _host(against, "The host" if comparison.whole_because else "The host, mean per iteration", columns)
     yield _lines(against, columns, top)
     yield _kernels(against, columns, top)
     yield _notes(comparison, columns)
@@ -145,11 +145,11 @@ def _file(capture: ComparedCapture) -> str:
     return plain(capture.file, 60)
 
 
-def _verdict(base: ComparedCapture, against: CaptureDifference, cut_mode: str, columns: int) -> list[str]:
-    median = "" if cut_mode == "whole" else tables.median_words(against)
+def _verdict(base: ComparedCapture, against: CaptureDifference, columns: int) -> list[str]:
+    median = "" if base.range is None else tables.median_words(base, against)
     texts = (tables.predicted_words(against), tables.unprofiled_words(base, against), tables.accounts(against), median)
     return [
-        *wrap(_capitalized(tables.headline(against, cut_mode)), "", "  ", columns),
+        *wrap(_capitalized(tables.headline(against)), "", "  ", columns),
         *(line for text in texts if text for line in wrap(_capitalized(text), "  ", "    ", columns)),
         *_overlap(against, columns),
     ]
@@ -284,7 +284,6 @@ def _block(comparison: Comparison, members: Sequence[CaptureDifference]) -> list
         if base.before or any(change.after for change in changes):
             rows.append(_row(tables.part_words(base.name), changes))
     rows.append(_row("= time", [against.time for against in members]))
-    rows.append(_row("median iteration", [against.wall for against in members]))
     for base in members[0].host:
         changes = [change for against in members for change in against.host if change.name == base.name]
         if (
