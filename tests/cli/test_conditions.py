@@ -161,7 +161,7 @@ def test_every_short_name_has_a_figure(command: str) -> None:
         ("fleet", "clock.uncertainty > 5us", "clocks[].uncertainty_ns"),
     ],
 )
-def test_a_wrong_path_names_the_nearest(command: str, text: str, near: str) -> None:
+def test_wrong_path_names_the_nearest(command: str, text: str, near: str) -> None:
     refused(command, text, f"the nearest is {re.escape(near)}(?![.\\w])")
     checks(command, f"{near} > 0")
 

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.captures import ROOT, sample
 from tests.cli.command import HEARS_CTRL_C, Command
-from tests.ranks.reports import ranks_of, result_of
+from tests.ranks.reports import ranks_of
 from traceview.model.fleet import Fleet
-from traceview.ranks.merge import merge
 from traceview.report.fleet import to_json
 from traceview.report.fleet.terminal import render, render_brief
 from traceview.report.screen import MAX_LINES, PAGE_LINES, Screen
@@ -119,11 +114,9 @@ def test_exit_codes(traceview: Command, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--workers", "2", "--scheduler", "tcp://x:1"], "use one of them"),
         (["--html", "-"], "--html needs a file name"),
         (["--open", "--no-html"], "--open needs the page"),
         (["--fail-if", "speed > 5%"], "has no figure speed; the nearest is"),
-        (["--scheduler", "nonsense"], "cannot connect to a scheduler"),
         (["--html", str(sample("ddp2.sqlite"))], "must be different files"),
         (["--json", "/nowhere/x.json"], "its folder does not exist"),
     ],
@@ -131,12 +124,6 @@ def test_exit_codes(traceview: Command, tmp_path: Path) -> None:
 def test_invalid_options_are_one_line_errors(traceview: Command, arguments: list[str], words: str) -> None:
     result = traceview("fleet", sample("ddp2.sqlite"), *arguments)
     assert result.code == 2 and words in result.err and result.err.count("\n") == 1
-
-
-def test_scheduler_needs_distributed(traceview: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "distributed", None)
-    result = traceview("fleet", sample("ddp2.sqlite"), "--no-html", "--scheduler", "tcp://127.0.0.1:1")
-    assert result.code == 2 and "pip install 'traceview[dask]'" in result.err
 
 
 @pytest.mark.parametrize("once", [True, False])
@@ -183,123 +170,3 @@ def is_group_alive(group: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-@contextlib.contextmanager
-def cluster(folder: Path, tls: Sequence[str] = ()) -> Iterator[str]:
-    """Run a scheduler and two single-threaded workers; `tls` are Dask's options."""
-    pytest.importorskip("distributed")
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-    address = f"{'tls' if tls else 'tcp'}://127.0.0.1:{port}"
-    scheduler = ["distributed.cli.dask_scheduler", "--host", f"{address.partition(':')[0]}://127.0.0.1"]
-    scheduler += ["--port", str(port), "--no-dashboard", *tls]
-    worker = ["distributed.cli.dask_worker", address, "--nthreads", "1", "--nworkers", "2", "--no-dashboard", *tls]
-    with (folder / "dask.log").open("w") as log:
-        started = [
-            subprocess.Popen([sys.executable, "-m", *command], env=ENVIRONMENT, stdout=log, stderr=log, cwd=folder)
-            for command in (scheduler, [*worker, "--local-directory", str(folder)])
-        ]
-        try:
-            deadline = time.monotonic() + 300
-            while (folder / "dask.log").read_text().count("Registered to:") < 2 and time.monotonic() < deadline:
-                time.sleep(0.1)
-            yield address
-        finally:
-            for process in reversed(started):
-                process.terminate()
-                process.wait(timeout=300)
-
-
-TLS_VARIABLES = [f"DASK_DISTRIBUTED__COMM__TLS__{name}" for name in ("CA_FILE", "CLIENT__CERT", "CLIENT__KEY")]
-
-
-def certificate(folder: Path) -> tuple[Path, Path]:
-    """Create a self-signed certificate and its key with openssl."""
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the program openssl")
-    folder.mkdir()
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test",
-         "-keyout", str(key), "-out", str(cert)],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    return cert, key
-
-
-def on_cluster(out: Path, address: str, *arguments: object, tls: Sequence[Path] = ()) -> tuple[int, str]:
-    """Read a sample on a cluster, with the authority, certificate and key `tls`; return the exit code and errors."""
-    command = [sys.executable, "-m", "traceview", "fleet", sample("ddp2.sqlite"), "--no-html", "-q", "--json", out]
-    ended = subprocess.run(
-        [*map(str, command), "--scheduler", address, *map(str, arguments)],
-        env=ENVIRONMENT | dict(zip(TLS_VARIABLES, map(str, tls), strict=False)),
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-    return ended.returncode, ended.stderr
-
-
-def test_cluster_with_tls(tmp_path: Path) -> None:
-    cert, key = certificate(tmp_path / "ours")
-    other_cert, other_key = certificate(tmp_path / "another")
-    out = tmp_path / "out.json"
-    ours = ("--tls-ca-file", str(cert), "--tls-cert", str(cert), "--tls-key", str(key))
-    with cluster(tmp_path, ours) as address:
-        assert on_cluster(out, address, tls=(cert, cert, key)) == (0, "")
-        assert json.loads(out.read_text())["reports"] == ["ddp2.sqlite"]
-        for files, words in (
-            ((other_cert, cert, key), "cannot connect to a scheduler"),
-            ((cert, other_cert, key), "cannot be used together"),
-            ((tmp_path / "gone.pem", cert, key), "cannot be used together"),
-            ((), "TLS needs certificates"),
-        ):
-            code, printed = on_cluster(out, address, tls=files)
-            assert (code, printed.count("\n")) == (2, 1) and words in printed, printed
-    assert other_key.is_file()
-
-
-def test_help_warns_about_the_scheduler(traceview: Command) -> None:
-    assert "can run code on this machine" in " ".join(traceview("fleet", "--help-all").out.split())
-
-
-def functions_sampled(address: str) -> list[str]:
-    """Return every function in the profiles of the workers, which would grow if they contained reports."""
-    distributed = pytest.importorskip("distributed")
-    with distributed.Client(address, set_as_default=False) as client:
-        waiting, functions = [client.profile()], []
-        while waiting:
-            node = waiting.pop()
-            functions.append(node["identifier"])
-            waiting.extend(node["children"].values())
-    return functions
-
-
-def test_cluster_gives_the_same_bytes_and_survives_a_lost_worker(runs: Path, tmp_path: Path) -> None:
-    out, last = tmp_path / "out.json", runs / "slowhost_rank4.nsys-rep"
-    last.write_bytes(REPORT)
-    nsys = killer(tmp_path, once=True)
-    command = [
-        sys.executable,
-        "-m",
-        "traceview",
-        "fleet",
-        str(runs),
-        "--no-html",
-        "-q",
-        "--json",
-        str(out),
-        "--nsys",
-        nsys,
-    ]
-    with cluster(tmp_path) as address:
-        ended = subprocess.run(
-            [*command, "--scheduler", address], env=ENVIRONMENT, capture_output=True, text=True, check=False
-        )
-        sampled = functions_sampled(address)
-    assert not [name for name in sampled if "traceview" in name]
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert (tmp_path / "killed").exists()
-    here = [*ranks_of("slowhost"), sample("dual.sqlite")]
-    names = [*(path.name for path in here[:-1]), last.name]
-    assert out.read_text(encoding="utf-8") == to_json(merge(names, [result_of(path) for path in here]))

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.captures import sample
-from traceview.ranks.worker import NOT_SEEN, Task, read
+from tests.ranks.reports import ranks_of
+from traceview.ranks.analyze_reports import fleet
+from traceview.ranks.processes import in_executor
+from traceview.ranks.worker import Task, read
+from traceview.report.fleet import to_json
 
 
-def outcome(path: object, *, exists: bool = False) -> object:
-    return read(Task(str(path), None, None, None, 1 << 40, exists))
+def outcome(path: object) -> object:
+    return read(Task(str(path), None, None, None, 1 << 40))
 
 
-def test_worker_without_access_to_the_report(tmp_path: Path) -> None:
-    assert outcome(tmp_path / "rank0.sqlite", exists=True) == NOT_SEEN
-    # A missing file gives the same error as on one machine.
-    assert str(outcome(tmp_path / "rank0.sqlite")).startswith("no such file; ")
+def test_executor_gives_the_same_result_and_a_line_for_a_call_that_fails() -> None:
+    paths = ranks_of("slowhost")
+    with ThreadPoolExecutor(2) as threads:
+        assert to_json(fleet(*paths, executor=threads)) == to_json(fleet(*paths, workers=1))
+        assert dict(in_executor(int, ["1", "x"], threads)) == {0: 1, 1: "the worker that read it failed (ValueError)"}
 
 
 def test_unreadable_report_gives_its_error() -> None:

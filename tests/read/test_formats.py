@@ -148,7 +148,7 @@ def test_decompression_bombs_are_refused(
     says(ReportError, path, "200 times its size", f"bomb.sqlite.{suffix}")
 
 
-def test_a_folder_is_no_capture(tmp_path: Path) -> None:
+def test_folder_is_no_capture(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     says(ReportError, tmp_path / "folder", "is a directory")
 

@@ -38,7 +38,7 @@ GROUPS = {
     "faster ranks gradients all_ranks / whole range_name flops_per_iteration min_change margin",
     "Output": "form output names lists html html_path markdown json_path no_html opened replaces "
     "skill plugin conditions fail_on_regression verbose quiet help help_all / junit top detail",
-    "Limits": "workers / scheduler",
+    "Limits": "workers",
 }
 EVERYTHING = "traceview.help_all"  # key of a click context's `meta`: whether help shows every option
 

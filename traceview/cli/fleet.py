@@ -12,7 +12,6 @@ import click
 
 from traceview.cli import command, options
 from traceview.cli.outputs import check_outputs, print_error, print_out, progress, text_of, write_results
-from traceview.errors import RequestError
 from traceview.report.files import refuse_link
 
 if TYPE_CHECKING:
@@ -45,12 +44,6 @@ PAGE = "fleet.overlap.html"
 @click.option(
     "--workers", type=click.IntRange(1, 512), metavar="N", help="Number of processes.  [default: one per CPU]"
 )
-@click.option(
-    "--scheduler",
-    metavar="ADDRESS",
-    help="Read and merge on a Dask cluster, for example tcp://host:8786. The scheduler can run code on this machine: "
-    "use tls:// on a network that you do not control.",
-)
 @options.top_option("Maximum number of rows in each list.")
 @options.fail_if_option("straggler > 5%")
 @options.reading_options
@@ -75,8 +68,6 @@ def fleet(
     REPORT is an .sqlite file from `nsys export --type sqlite`, a trace of torch.profiler, a folder of either, or a
     quoted pattern such as 'runs/rank*.sqlite'. A report contains one rank or several.
     """
-    if given["workers"] is not None and given["scheduler"] is not None:
-        raise RequestError("--workers is for this machine and --scheduler for a cluster; use one of them")
     page = options.page_path(html, no_html, opened, Path(PAGE))
     from traceview.cli.conditions import check_results, conditions_of, exit_if_failed, with_checks
     from traceview.ranks.analyze_reports import analyze_reports, find_reports

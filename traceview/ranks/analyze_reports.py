@@ -6,14 +6,14 @@ import glob
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
 from contextlib import closing
 from pathlib import Path
 
 from traceview.errors import NotFoundError, ReportError, RequestError
 from traceview.model.fleet import Fleet, ReportResult, Skipped
-from traceview.ranks.cluster import on_cluster
 from traceview.ranks.merge import DEFAULT_MARGIN, MAX_SHOWN, merge
-from traceview.ranks.processes import in_processes
+from traceview.ranks.processes import in_executor, in_processes
 from traceview.ranks.worker import Task, read
 from traceview.read.formats import RANK_IN_NAME, kind_of, rank_traces, trace_rank
 from traceview.read.kineto import KinetoReader
@@ -29,6 +29,7 @@ def fleet(
     iteration: str | None = None,
     skip: int | None = None,
     workers: int | None = None,
+    executor: Executor | None = None,
     margin: float = DEFAULT_MARGIN,
 ) -> Fleet:
     """Combine the reports of many ranks (docs/fleet.md).
@@ -38,6 +39,8 @@ def fleet(
         iteration: A regular expression on the names of the ranges that are iterations, as in `analyze`.
         skip: The number of warm-up iterations of each rank.
         workers: The number of processes; by default one per CPU, but no more than have memory.
+        executor: Where to read the reports instead, such as the `get_executor()` of a Dask client. Its workers see the
+            reports under the same absolute paths, and have the same version of traceview.
         margin: A rank is a straggler if its own time exceeds the others' by this share, from 0 to 1.
 
     Returns:
@@ -47,7 +50,7 @@ def fleet(
         TraceviewError: No report is found, or none can be read.
     """
     paths = find_reports([str(report) for report in reports])
-    return analyze_reports(paths, iteration=iteration, skip=skip, workers=workers, margin=margin)
+    return analyze_reports(paths, iteration=iteration, skip=skip, workers=workers, executor=executor, margin=margin)
 
 
 def analyze_reports(
@@ -56,7 +59,7 @@ def analyze_reports(
     iteration: str | None = None,
     skip: int | None = None,
     workers: int | None = None,
-    scheduler: str | None = None,
+    executor: Executor | None = None,
     margin: float = DEFAULT_MARGIN,
     max_shown: int | None = MAX_SHOWN,
     progress: Progress | None = None,
@@ -64,24 +67,19 @@ def analyze_reports(
     """Read reports and merge their results, which do not depend on where the reports are read.
 
     `workers` is the number of processes on this machine (default: one per CPU, but no more than have memory).
-    `scheduler` is the address of a Dask scheduler to use instead; its answers are unpickled, so only use a trusted
-    one. A rank is a straggler if its own time exceeds the others' by `margin`, a fraction. `max_shown` limits the
-    arrivals at collectives in the result's timeline.
+    `executor` reads them in its own workers instead. A rank is a straggler if its own time exceeds the others' by
+    `margin`, a fraction. `max_shown` limits the arrivals at collectives in the result's timeline.
 
-    The result names unreadable reports as skipped. Raises ReportError if no report can be read, and RequestError if
-    the cluster fails.
+    The result names unreadable reports as skipped. Raises ReportError if no report can be read.
     """
     step = progress or (lambda _step, _done: None)
     paths, files = [report.absolute() for report in reports], report_names(reports)
     nsys, limit = CHOSEN.get(), MAX_DECODED.get()
-    tasks = [
-        Task(str(path), iteration, skip, nsys, limit, exists=scheduler is not None and path.exists()) for path in paths
-    ]
-    calls = (
-        in_processes(read, tasks, workers or default_workers(paths))
-        if scheduler is None
-        else (on_cluster(read, tasks, scheduler))
-    )
+    tasks = [Task(str(path), iteration, skip, nsys, limit) for path in paths]
+    if executor is None:
+        calls = in_processes(read, tasks, workers or default_workers(paths))
+    else:
+        calls = in_executor(read, tasks, executor)
     results: dict[int, ReportResult] = {}
     skipped: dict[int, Skipped] = {}
     step(f"read 0 of {len(files)}", 0.0)

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context, spawn, util
@@ -44,6 +44,19 @@ def in_processes(
         for index in (yield from _until_death(function, jobs, waiting, count)):
             for _ in (yield from _until_death(function, jobs, deque([index]), 1)):
                 yield index, DIED
+
+
+def in_executor(
+    function: Callable[[Job], Result], jobs: Sequence[Job], executor: Executor
+) -> Generator[tuple[int, Result | str], None, None]:
+    """Yield (index, function(job)) as the calls end in the workers of an executor; one line for a call that fails."""
+    running = {executor.submit(function, job): index for index, job in enumerate(jobs)}
+    for future in as_completed(running):
+        try:
+            result: Result | str = future.result()
+        except Exception as error:  # the type depends on the executor
+            result = f"the worker that read it failed ({type(error).__name__})"
+        yield running[future], result
 
 
 def _until_death(

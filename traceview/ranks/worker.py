@@ -15,7 +15,6 @@ from traceview.model.frozen import dataclass
 if TYPE_CHECKING:
     from traceview.model.fleet import ReportResult
 
-NOT_SEEN = "the worker does not see it; all workers need the reports under the same absolute paths"
 THREADS = ("POLARS_MAX_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -29,8 +28,6 @@ class Task:
         skip: the number of warm-up iterations, or None.
         nsys: the path of nsys, or None.
         max_decoded: the limit of decoded bytes.
-        exists: whether the first process sees the report. If it does, a worker of a cluster that does not reports a
-            different error than for a mistyped path.
     """
 
     path: str
@@ -38,7 +35,6 @@ class Task:
     skip: int | None
     nsys: str | None
     max_decoded: int
-    exists: bool = False
 
 
 def read(task: Task) -> ReportResult | str:
@@ -51,8 +47,6 @@ def read(task: Task) -> ReportResult | str:
     from traceview.read.source import MAX_DECODED, display_name
 
     path = Path(task.path)
-    if task.exists and not path.exists():
-        return NOT_SEEN
     nsys, limit = CHOSEN.set(task.nsys), MAX_DECODED.set(task.max_decoded)
     try:
         return measure_report(path, task.iteration, task.skip)
