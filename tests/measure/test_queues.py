@@ -43,19 +43,6 @@ def test_queue_length() -> None:
     assert (row.median_delay_ns, row.p95_delay_ns) == (109 * US - 1, 127 * US - 1)
 
 
-def test_queue_over_time() -> None:
-    """In the first half the GPU is 19 operations behind; in the second it waits for each launch."""
-    ahead = [(1000 * US + at * 10 * US, 1009 * US + at * 10 * US, "compute", 0, at) for at in range(20)]
-    behind = [(2000 * US + at * 50 * US, 2002 * US + at * 50 * US, "compute", 0, 20 + at) for at in range(20)]
-    calls = [(at * US, at * US + 1, "api", 0) for at in range(20)]
-    calls += [(1995 * US + at * 50 * US, 1996 * US + at * 50 * US, "api", 0) for at in range(20)]
-    [device] = measured(made_trace(ahead + behind, calls)).devices
-    first, *later = device.tables["queue_over_time"].rows
-    assert (first.offset_ns, first.launches, first.median) == (0, 20, 9)
-    assert {row.median for row in later} == {0} and sum(row.launches for row in later) == 20
-    assert all(row.median_delay_ns == 4 * US for row in later)
-
-
 @pytest.mark.parametrize("name", ["torch_profiler/serial.json.gz", "torch_profiler/graph.json.gz", "quad.sqlite"])
 def test_queue_of_a_capture(name: str) -> None:
     """Count one launch after the other what is launched and has not started."""
@@ -69,7 +56,6 @@ def test_queue_of_a_capture(name: str) -> None:
         (row,) = device.tables["queue_length"].rows
         assert row.median == sorted(ahead)[(len(ahead) - 1) // 2]
         assert row.median_delay_ns == sorted(delay)[(len(delay) - 1) // 2]
-        assert sum(part.launches for part in device.tables["queue_over_time"].rows) == len(calls)
 
 
 def test_communication_blocks_what_waits_for_it() -> None:

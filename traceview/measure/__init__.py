@@ -22,7 +22,7 @@ from traceview.measure.matrix_shapes import MATRIX_SHAPES
 from traceview.measure.memory import MEMORY_USE, memory_curves
 from traceview.measure.nvtx_ranges import PHASES, RANGES
 from traceview.measure.overlap import COMMUNICATION, CONTENTION, COPIES, EXPOSED_RANGES
-from traceview.measure.queues import QUEUE_LENGTH, QUEUE_OVER_TIME, QUEUED_FOR
+from traceview.measure.queues import QUEUE_LENGTH, QUEUED_FOR
 from traceview.measure.rates import COLLECTIVES, MATRIX_PRECISIONS, SPEED_OF_LIGHT
 from traceview.measure.streams import STREAMS
 from traceview.measure.sync import IMPLICIT_CALLS, SYNC_CALLS
@@ -121,7 +121,6 @@ MEASURES: tuple[Measure, ...] = (
     STREAMS,
     QUEUED_FOR,
     QUEUE_LENGTH,
-    QUEUE_OVER_TIME,
     FAMILIES,
     KERNELS,
     KERNEL_PLACES,

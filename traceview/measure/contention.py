@@ -109,8 +109,11 @@ def _priced(
     scale: float,
 ) -> list[Contention]:
     """Return the rows of one kind of work: the sum, then the costliest kernels. Prices are multiplied by `scale`."""
-    shapes = np.unique(kernels.shape[is_beside])
-    some = np.flatnonzero(np.isin(kernels.shape, shapes) & (is_alone | is_beside))
+    counts = (np.bincount(kernels.shape[chosen], minlength=len(labels)) for chosen in (is_alone, is_beside))
+    enough = np.minimum(*counts) >= MIN_INSTANCES  # by shape; a place has no more
+    some = np.flatnonzero(enough[kernels.shape] & (is_alone | is_beside))
+    if not len(some):
+        return []
     frame = pl.DataFrame(
         {
             "shape": kernels.shape[some],

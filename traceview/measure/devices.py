@@ -5,8 +5,9 @@ docs/definitions.md "The steady part".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import polars as pl
@@ -52,17 +53,17 @@ def measure_device(
     )
 
 
-def with_longest_gaps(trace: Trace, device: DeviceUse, top: int) -> DeviceUse:
-    """Return the device with its `top` longest gaps, longest first.
+def with_longest_gaps(trace: Trace, devices: Sequence[DeviceUse], top: int) -> Iterator[DeviceUse]:
+    """Yield the devices with their `top` longest gaps, longest first.
 
     Each gap names the operation that ends it, the thread that launched this operation, and the thread's NVTX range.
     """
-    frame = device.gaps.frame
-    length = frame["end"].to_numpy() - frame["start"].to_numpy()
-    candidates = intervals.rows_of_largest(length, top)
-    chosen = frame[candidates[np.argsort(-length[candidates], kind="stable")[: max(top, 0)]]]
+    if not devices:
+        return
+    frames = [_longest(device.gaps.frame, top) for device in devices]
+    chosen = pl.concat(frames)
     names = trace.operations["name"].gather(chosen["operation"]).cast(pl.String)
-    longest = tuple(
+    gaps = (
         Gap(
             start_ns=row["start"],
             end_ns=row["end"],
@@ -73,7 +74,14 @@ def with_longest_gaps(trace: Trace, device: DeviceUse, top: int) -> DeviceUse:
         )
         for row, name, range_name in zip(chosen.iter_rows(named=True), names, gap_ranges(trace, chosen), strict=True)
     )
-    return replace(device, gaps=replace(device.gaps, longest=longest))
+    for device, frame in zip(devices, frames, strict=True):
+        yield replace(device, gaps=replace(device.gaps, longest=tuple(islice(gaps, len(frame)))))
+
+
+def _longest(gaps: pl.DataFrame, top: int) -> pl.DataFrame:
+    length = gaps["end"].to_numpy() - gaps["start"].to_numpy()
+    candidates = intervals.rows_of_largest(length, top)
+    return gaps[candidates[np.argsort(-length[candidates], kind="stable")[: max(top, 0)]]]
 
 
 def count_unmatched(trace: Trace) -> Unmatched:

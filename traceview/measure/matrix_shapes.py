@@ -32,7 +32,7 @@ def _sums(given: DeviceInput) -> pl.DataFrame:
     """
     sized, work = given.trace.sizes.flops, given.activity
     whole = given.trace.operations.select((pl.col("end") - pl.col("start")).alias("ns"), "shape")[sized["operation"]]
-    kernels = pl.concat([sized, whole.select("ns"), matrix_kinds(given.trace)[whole["shape"]]], how="horizontal")
+    kernels = pl.concat([sized, whole.select("ns"), matrix_kinds(given.trace.shapes)[whole["shape"]]], how="horizontal")
     longest = pl.col("ns").filter("matrix").arg_max()
     calls = kernels.group_by("call").agg(
         pl.col("operation").min().alias("first"),

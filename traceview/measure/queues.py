@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,11 +21,10 @@ from traceview.measure.shared_work import LONG, launch_rows, long_calls, once_pe
 from traceview.measure.sums import sums_by_owner
 from traceview.model.analysis import CHANGES
 from traceview.model.columns import Table
-from traceview.model.rows import QueuedFor, QueueLength, QueueSlice
+from traceview.model.rows import QueuedFor, QueueLength
 from traceview.model.trace import Trace, enum_texts
 
 NEAR_END = 20_000  # ns from the end of communication to the start of what waited for it
-SLICES = 20  # slices of equal length of a window
 MAX_ROWS = 20
 WAITED_FOR = {"compute": "kernel", "communication": "collective"}  # by the class of the operation
 PROCESS = CHANGES.index("process")
@@ -158,23 +156,6 @@ def queue_length(given: DeviceInput) -> tuple[QueueLength, ...]:
     return (QueueLength(*_quantiles(queue.ahead, 0.5, 0.95), *_quantiles(queue.delay, 0.5, 0.95)),)
 
 
-def queue_over_time(given: DeviceInput) -> tuple[QueueSlice, ...]:
-    """Return the medians of each slice of the window that has launches, in the order of time."""
-    queue, window = given.queue, given.activity.window
-    place = np.clip((queue.moment - window.start) * SLICES // max(window.length, 1), 0, SLICES - 1)
-    edges = np.searchsorted(place, np.arange(SLICES + 1)).tolist()  # the moments ascend
-    return tuple(
-        QueueSlice(
-            number * window.length // SLICES,
-            stop - first,
-            *_quantiles(queue.ahead[first:stop], 0.5),
-            *_quantiles(queue.delay[first:stop], 0.5),
-        )
-        for number, (first, stop) in enumerate(pairwise(edges))
-        if stop > first
-    )
-
-
 def _quantiles(values: NDArray[np.signedinteger[Any]], *fractions: float) -> list[int]:
     """Return the least values that these fractions of the values do not exceed; 0 without values."""
     if not len(values):
@@ -209,15 +190,5 @@ QUEUE_LENGTH = Measure(
         single=True,
     ),
     queue_length,
-    "window",
-)
-QUEUE_OVER_TIME = Measure(
-    Table(
-        name="queue_over_time",
-        title="Operations launched ahead over time",
-        note="Medians of the launches in each twentieth of the time.",
-        row_type=QueueSlice,
-    ),
-    queue_over_time,
     "window",
 )

@@ -21,6 +21,7 @@ from traceview.measure.base import CaptureInput, DeviceInput, Measure
 from traceview.measure.exposure import COMMUNICATION_WORK, ExposedTime, rest_sums, with_causes
 from traceview.measure.kernels import DIGITS, costliest, rounded_share
 from traceview.measure.kernels.families import MATRIX, shape_kinds
+from traceview.measure.shared_work import once_per_frame
 from traceview.model.analysis import EXPOSED_CAUSES, DeviceUse, NotMeasured
 from traceview.model.columns import Table, partial_row
 from traceview.model.frozen import dataclass
@@ -208,8 +209,8 @@ SUMS = ("count", "total_ns", "flops", "known_ns", "working_ns")
 
 def matrix_precisions(given: DeviceInput) -> tuple[MatrixPrecision, ...]:
     """Return one row for each precision of the device's matrix kernels, the costliest first."""
-    kinds, gpu = matrix_kinds(given.trace), str(given.trace.devices["name"][given.activity.device])
-    if not kinds["matrix"].any():
+    kinds, gpu = matrix_kinds(given.trace.shapes), str(given.trace.devices["name"][given.activity.device])
+    if not given.kernels.counts[kinds["matrix"].to_numpy()].any():
         return ()
     by_shape = pl.concat([kinds, _sums_by_shape(given, kinds)], how="horizontal")
     sums = by_shape.filter(pl.col("matrix"), pl.col("count") > 0).group_by(PRECISION_KEYS).agg(pl.col(SUMS).sum())
@@ -252,9 +253,10 @@ def _sums_by_shape(given: DeviceInput, kinds: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(sums).with_columns(pl.exclude("flops").cast(pl.Int64))
 
 
-def matrix_kinds(trace: Trace) -> pl.DataFrame:
+@once_per_frame
+def matrix_kinds(shapes: pl.DataFrame) -> pl.DataFrame:
     """Return for each of Trace.shapes whether it is a matrix kernel, its precision and its use of tensor cores."""
-    return shape_kinds(trace.shapes).select(pl.col("family").is_in(MATRIX).alias("matrix"), *PRECISION_KEYS)
+    return shape_kinds(shapes).select(pl.col("family").is_in(MATRIX).alias("matrix"), *PRECISION_KEYS)
 
 
 def _flops_per_ns(trace: Trace, kinds: pl.DataFrame) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from traceview.intervals import Intervals, Times, runs, union
 from traceview.measure.kernels.families import MATRIX, shape_kinds
+from traceview.measure.shared_work import once_per_frame
 
 MAX_TINY = 10_000  # ns
 MIN_STORM = 100  # operations
@@ -28,9 +29,16 @@ Mask = NDArray[np.bool_]
 
 def tiny_operations(start: Times, end: Times, shape: NDArray[Any], shapes: pl.DataFrame) -> Mask:
     """Return which operations are tiny and can belong to a storm; `shape` is the row of each in Trace.shapes."""
-    layers = shape_kinds(shapes).select(IS_MATRIX | IS_FUSED).to_series().to_numpy()
     tiny: Mask = end - start <= MAX_TINY
+    layers = _layers(shapes)
     return tiny & ~layers[shape] if layers.any() else tiny
+
+
+@once_per_frame
+def _layers(shapes: pl.DataFrame) -> Mask:
+    """Return the launch shapes that never belong to a storm."""
+    layers: Mask = shape_kinds(shapes).select(IS_MATRIX | IS_FUSED).to_series().to_numpy()
+    return layers
 
 
 def storms(name: NDArray[Any], tiny: Mask, min_length: int = MIN_STORM) -> Intervals:

@@ -129,18 +129,6 @@ class QueueLength:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueSlice:
-    """QueueLength of the launches that begin in a window."""
-
-    offset_ns: int = column("ns", "from", "Start of the slice, from the start of the window.")
-    launches: int = column("count", "launches", "Number of launched operations.")
-    median: int = column("count", "ahead", "Median number of operations launched and not started.")
-    median_delay_ns: int = column(
-        "ns", "delay", "Median from the end of the launch call to the start of the operation."
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class StreamUse:
     """One stream (docs/definitions.md "Identity", "Idle gaps"). `stream` is a row of Trace.streams."""
 

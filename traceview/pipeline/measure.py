@@ -75,7 +75,7 @@ def measure_capture(capture: TraceWork, options: AnalysisOptions) -> Analysis:
     measured = partial(measure_device, trace, threads, places=capture.places, steady=steady)
     devices = tuple(measured(work) for work in activities)
     iterations = _iterations(capture, threads, devices, located)
-    devices = tuple(with_longest_gaps(trace, with_host_states(host_idle, each), options.top) for each in devices)
+    devices = tuple(with_longest_gaps(trace, [with_host_states(host_idle, each) for each in devices], options.top))
     host = measure_host(trace, activities)
     given = CaptureInput(
         trace,

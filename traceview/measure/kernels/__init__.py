@@ -17,6 +17,7 @@ from traceview.measure.activity import Activity
 from traceview.measure.base import DeviceInput, Measure
 from traceview.measure.kernels.families import shape_kinds
 from traceview.measure.places import PLACE, Places
+from traceview.measure.shared_work import once_per_frame
 from traceview.measure.sums import sums_by_owner
 from traceview.model.columns import Table, partial_row
 from traceview.model.rows import KernelFamily, KernelPlace, KernelUse, ModuleUse
@@ -224,7 +225,7 @@ def sums_by_place(trace: Trace, work: Activity, places: Places, *more: str) -> p
     total = sums_by_owner(pair, work.end - work.start, size)[used]
     place, shape = np.divmod(used if kinds is None else kinds[used], shapes)
     return (
-        pl.concat([_kernel_names(trace)[shape], places.table[place]], how="horizontal")
+        pl.concat([_kernel_names(trace.shapes)[shape], places.table[place]], how="horizontal")
         .with_columns(pl.Series("count", count[used], pl.Int64), pl.Series("total_ns", total))
         .filter(pl.Series(shape > 0))  # shape 0 is work that is not a kernel
         .group_by(*KEYS, *more)
@@ -252,9 +253,10 @@ def module_uses(given: DeviceInput) -> tuple[ModuleUse, ...]:
     return tuple(rows)
 
 
-def _kernel_names(trace: Trace) -> pl.DataFrame:
+@once_per_frame
+def _kernel_names(shapes: pl.DataFrame) -> pl.DataFrame:
     """Return the label and the family of the kernels of each of Trace.shapes."""
-    return shape_kinds(trace.shapes).select(pl.col("label").alias("kernel"), "family")
+    return shape_kinds(shapes).select(pl.col("label").alias("kernel"), "family")
 
 
 KERNEL_PLACES = Measure(
