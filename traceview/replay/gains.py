@@ -31,6 +31,7 @@ NOT_REPLAYED = "the model is large, and its other changes are predicted by `trac
 NO_CHANGE = "no model of the remedy: at most what it costs without the profiler"
 DOES_NOT_APPLY = "does not apply"  # in the reason of a gain; the remedy is then another one
 NO_MODEL = "the run has no model that a change could be replayed in"
+HOST_ONCE = "without iterations, the host's work on the critical path may occur once: at most what the finding costs"
 ONCE = "it occurs once in a run, so that a longer run hides it"
 BEHIND = 0.999999  # puts a finding without a known gain behind those that gain as much
 NEARLY_ALL = 0.8  # share of the time from which a kernel, or all of them, are what limits a device
@@ -39,8 +40,9 @@ AT_ONCE = "pin+load"  # stands for the copies and the loader among what is repla
 WITH_LOADER = {"pin": "pinned host memory", "prefetch": "prefetching", "load": "loading in parallel"}
 # The changes that say more than the texts of a finding how its collectives are hidden.
 HOW_TO_HIDE = {change.name: change.title for change in (REORDER, SEPARATE_STREAM, PREFETCH_COLLECTIVE)}
+HOST_TIME = "host time"
 PATH_WORDS = {
-    "host time": ("host", "call", "launch", "wait"),
+    HOST_TIME: ("host", "call", "launch", "wait"),
     "copies": ("copy", "memset"),
     "kernels": ("compute", "communication"),
     "gaps between operations": ("gap",),
@@ -143,6 +145,8 @@ class _Gains:
         best = self._with_loader(self._changes, best)
         ns, low, high = (self._base - each for each in (best.iteration_ns, best.high_ns, best.low_ns))
         reason = self._what_else_goes(best) if ns > self._cost(finding) else ""
+        if self._is_run and reason.startswith(f"also shortens {HOST_TIME}"):
+            return self._bound(finding, HOST_ONCE), best.change
         return Gain(max(ns, 0), min(low, ns), max(high, ns), "predicted", reason, self._base), best.change
 
     def _with_loader(self, changes: Changes, alone: Prediction) -> Prediction:

@@ -137,13 +137,16 @@ def more_lines(more: str, columns: int) -> list[str]:
 
 
 def fitting_notes(doubts: Sequence[str], others: Iterable[str], free: int, columns: int) -> list[str]:
-    """Return the notes of a summary: MAX_DOUBTS doubts, and others as far as they fit into `free` lines."""
-    chosen, more = list(doubts[:MAX_DOUBTS]), len(doubts) - MAX_DOUBTS
-    if more > 0:
-        chosen.append(f"{quantity(more, 'more note')} on figures in doubt: -v")
-    for text in others:
+    """Return the notes of a summary: the first doubt, and further ones and others as far as they fit into `free` lines.
+
+    At most MAX_DOUBTS doubts.
+    """
+    chosen = list(doubts[:1])
+    for text in (*doubts[1:MAX_DOUBTS], *others):
         if len(note_lines([*chosen, text], columns)) <= free:
             chosen.append(text)
+    if more := len(set(doubts) - set(chosen)):
+        chosen.append(f"{quantity(more, 'more note')} on figures in doubt: -v")
     return chosen
 
 

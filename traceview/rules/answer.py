@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from traceview.pricing.texts import join_words
 
 MIN_NAMED = 0.05  # share of the time; smaller ones are not named
 MAX_NAMED = 3
+DETAILS = re.compile(r"; |(?<=% of the time): ")  # what follows in a title is left to the finding
 
 
 def with_answer(analysis: Analysis) -> Analysis:
@@ -115,7 +117,7 @@ def _best_change(analysis: Analysis) -> str:
     words = f"{first.effect or remedy.removesuffix('.')}{where}"
     words = f"{words[:1].upper()}{words[1:]}"
     if gain.source == "none":
-        return f"{first.title}{where}. {remedy}"
+        return f"{DETAILS.split(first.title)[0]}{where}. {remedy}"
     if gain.is_little:
         return f"No known change gains much: the first would save {share_of_gain(first)}. {remedy}"
     if gain.source == "predicted" and first.effect:
