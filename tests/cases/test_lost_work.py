@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import polars as pl
 import pytest
 
 from tests.cases.made import analyzed_case, case, iterations
@@ -137,3 +142,16 @@ def test_fleet_counts_steps_with_work() -> None:
     (rank,) = result.ranks
     assert rank.steps is not None
     assert 2 <= len(rank.steps.number) <= iterations(analyzed_case("nsys", "lost_middle")).count
+
+
+def test_table_of_another_version_in_a_folder_is_named(tmp_path: Path) -> None:
+    """As `nsys export --type parquetdir` writes it."""
+    with closing(sqlite3.connect(case("nsys", "kernel_v3"))) as connection:
+        for table in ("StringIds", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL_V3"):
+            cursor = connection.execute(f"SELECT * FROM {table}")
+            names = [column[0] for column in cursor.description]
+            rows = pl.DataFrame(cursor.fetchall(), schema=names, orient="row", infer_schema_length=None)
+            rows.write_parquet(tmp_path / f"{table}.parquet")
+    trust = open_trace(tmp_path).info.trust
+    assert trust.unread_tables == ("CUPTI_ACTIVITY_KIND_KERNEL_V3",)
+    assert trust.lost_everything

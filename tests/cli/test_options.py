@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import click
+import polars as pl
 import pytest
 
 from tests.captures import sample
@@ -55,3 +56,8 @@ def test_folder_of_captures_is_listed(traceview: Command, tmp_path: Path) -> Non
     for number in range(MAX_LISTED):
         (folder / f"{number}.json").write_text('{"traceEvents": []}')
     assert traceview("analyze", folder).out.endswith("  and 3 more\n")
+
+
+def test_folder_of_tables_is_a_capture(traceview: Command, tmp_path: Path) -> None:
+    pl.DataFrame({"id": [0], "value": ["a"]}).write_parquet(tmp_path / "StringIds.parquet")
+    assert "captures" not in traceview("info", tmp_path).err

@@ -22,7 +22,7 @@ OLD = b"what was there before"
 COMMANDS = ("analyze",) * 8 + ("page",) * 3 + ("options",) * 3 + ("info", "compare", "whatif", "redact", "export")
 COMMANDS += ("whatif", "export")
 # The share of each kind of input in the cases.
-KINDS = {"sqlite": 36, "gz": 3, "xz": 3, "zst": 3, "profiler": 20, "fleet": 10}
+KINDS = {"sqlite": 36, "gz": 3, "xz": 3, "zst": 3, "parquet": 7, "arrow": 7, "profiler": 16, "fleet": 10}
 KINDS |= {"twin": 6, "place": 1}
 LONGEST = f"{'n' * 248}.sqlite"  # bytes of a name in a file system of Linux
 
@@ -118,7 +118,7 @@ def _fleet(seed: int, corpus: Corpus, folder: Path, chance: random.Random) -> Ca
             if chance.random() < 0.5:
                 path.unlink()
         else:
-            kind = what if what == "sqlite" else chance.choice(("gz", "profiler"))
+            kind = what if what == "sqlite" else chance.choice(("gz", "parquet", "arrow", "profiler"))
             given, how = report_case(kind, path, (base,), corpus, chance)
             path, what = given.path, " ".join([given.form, *how[1:]])
         paths.append(path)

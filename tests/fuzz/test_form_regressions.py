@@ -1,17 +1,54 @@
-"""Regressions from fuzzing fleets, and in the checks, with case numbers."""
+"""Regressions from fuzzing folders of tables and fleets, and in the checks, with case numbers."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
+import pytest
+
 from tests.captures import change
 from tests.fuzz import corpus
 from tests.fuzz.counted import kernels_in
 from tests.fuzz.ended import run
+from tests.fuzz.forms import as_tables
 from tests.oracle import figures
 from tests.oracle.differences import differences
+from traceview.captures.redact import redact
 from traceview.pipeline import analyze
 from traceview.report.analysis import document
+
+
+def odd_folder(report: Path, table: str, column: str) -> Path:
+    """Return a folder of tables with a column of lists, which nsys never writes and SQLite does not support."""
+    folder = report.with_name("report_tables")
+    as_tables(report, folder, "parquet")
+    path = folder / f"{table}.parquet"
+    pl.read_parquet(path).with_columns(pl.col(column).reshape((-1, 1)).arr.to_list()).write_parquet(path)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("table", "column"), [("CUPTI_ACTIVITY_KIND_MEMSET", "start"), ("CUPTI_ACTIVITY_KIND_RUNTIME", "nameId")]
+)
+def test_redacted_copy_keeps_columns_of_foreign_types(report: Path, table: str, column: str) -> None:
+    """Seeds 28000148 and 19000793: the copy lacked the column, and could not be analyzed."""
+    folder, copy = odd_folder(report, table, column), report.with_name("copy.sqlite")
+    redacted = redact(folder, copy)
+    before, after = analyze(folder), analyze(copy)
+    told, again = ({note.text for note in each.notes if table in note.text} for each in (before, after))
+    assert told and told == again | {note for note in redacted.notes if table in note}
+    assert list(differences(document(before)["host"], document(after)["host"])) == []
+
+
+def test_info_names_the_unreadable_folder(report: Path) -> None:
+    """Seed 22001273: the error named capture.sqlite, an internal file."""
+    assert run(("info", str(odd_folder(report, "StringIds", "id"))), report.parent).code == 0
+    path = report.with_name("report_tables") / "StringIds.parquet"
+    pl.read_parquet(path).drop("id").write_parquet(path)
+    ended = run(("info", str(path.parent)), report.parent)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("traceview: error: report_tables: the table StringIds has no column 'id'; ")
 
 
 def test_oracle_ignores_deeply_nested_ranges(report: Path) -> None:

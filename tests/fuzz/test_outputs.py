@@ -11,6 +11,7 @@ import pytest
 
 from tests.captures import sample
 from tests.fuzz.ended import Ended, run
+from tests.fuzz.forms import as_tables
 
 CASES = 60
 TRACE = '{"traceEvents": [], "schemaVersion": 1}'
@@ -29,9 +30,10 @@ COMMANDS = (
     "redact {r} {o}",
     "redact {r} copy.sqlite --json {o}",
 )
-REPORTS = ("a.sqlite", "link.sqlite")
+REPORTS = ("a.sqlite", "tables", "link.sqlite")
 DEFAULTS = {
     "analyze a.sqlite": "a.overlap.html",
+    "analyze tables": "tables.overlap.html",
     "fleet runs --workers 1": "runs/fleet.overlap.html",
     "export a.sqlite --format perfetto": "a.pftrace",
     "export a.sqlite --format parquet": "a.parquet-tables",
@@ -53,6 +55,7 @@ class World:
             shutil.copyfile(sample("cudagraph.sqlite"), self.folder / "runs" / name)
         (self.folder / "runs" / "trace.json").write_text(TRACE)
         (self.outside / "precious").write_text("precious")
+        as_tables(self.folder / "a.sqlite", self.folder / "tables", "parquet")
         self.before = self.files()
 
     def files(self) -> dict[Path, bytes]:
@@ -64,7 +67,7 @@ class World:
         """Return the names of inputs and of what may belong to one, relative to the folder."""
         files = [str(path.relative_to(self.folder)) for path in self.before if path.is_relative_to(self.folder)]
         beside = [f"{name}-{suffix}" for name in ("a.sqlite", "link.sqlite") for suffix in ("wal", "shm", "journal")]
-        return sorted({*files, *beside, "link.sqlite", "."})
+        return sorted({*files, *beside, "link.sqlite", "tables", "tables/new.parquet", "tables/new.html", "."})
 
     def run(self, command: str) -> Ended:
         """Run a command in the folder."""
@@ -74,7 +77,7 @@ class World:
         """Return the files that are gone, changed, or new where only inputs are, and remove all other new files."""
         now = self.files()
         new = {path for path in now if path not in self.before}
-        kept = {path for path in new if path.parent == self.outside or "-" in path.suffix}
+        kept = {path for path in new if path.parent in (self.folder / "tables", self.outside) or "-" in path.suffix}
         for path in new - kept:
             path.unlink()
         return sorted(str(path) for path in (self.before.keys() | kept) if now.get(path) != self.before.get(path))
@@ -156,9 +159,9 @@ def test_outputs_of_the_last_run_are_replaced(world: World) -> None:
         "analyze a.sqlite --quiet --json out.json",
         "export a.sqlite --quiet --format perfetto",
         "export a.sqlite --quiet --format perfetto -o trace.gz",
-        "export a.sqlite --quiet --format parquet",
+        "export tables --quiet --format parquet",
         "fleet runs --workers 1 --quiet --json fleet.json",
-        "info a.sqlite --json info.json",
+        "info tables --json info.json",
     ):
         for _ in range(2):
             ended = world.run(command)

@@ -115,6 +115,21 @@ def test_options_that_do_not_fit_are_not_kept(options: dict[str, Any]) -> None:
     assert tools.summary(name)["iterations"]["skipped"] == 2
 
 
+def test_links_of_a_folder_are_files_outside(tmp_path: Path) -> None:
+    """A folder capture whose tables were links to another folder was read."""
+    work, other = tmp_path / "work", tmp_path / "other"
+    (work / "capture").mkdir(parents=True)
+    other.mkdir()
+    (other / "secret").write_bytes(b"PAR1")
+    (work / "capture" / "StringIds.parquet").write_bytes(b"PAR1")
+    captures = Captures([], work)
+    assert captures.path("capture") == work / "capture"
+    (work / "capture" / "OPERATIONS.parquet").symlink_to(other / "secret")
+    with pytest.raises(RequestError, match="outside the working folder"):
+        captures.path("capture")
+    assert Captures([other], work).path("capture") == work / "capture"
+
+
 @pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal"])
 def test_journals_that_link_to_a_file_outside(tmp_path: Path, suffix: str) -> None:
     work = tmp_path / "work"

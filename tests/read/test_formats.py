@@ -6,23 +6,27 @@ import gzip
 import json
 import lzma
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from tests import profiling
 from tests.captures import SAMPLES, analyzed, sample
 from traceview.captures.info import describe
+from traceview.captures.redact import redact
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError, RequestError, TraceviewError
 from traceview.pipeline import analyze, open_trace
 from traceview.read import nsys_rep
 from traceview.read.formats import READERS, Reader
 from traceview.read.kineto import KinetoReader
 from traceview.read.nsys_rep import NsysReportReader
-from traceview.read.raw import STRINGS
+from traceview.read.parquet import TableFolderReader
+from traceview.read.raw import STRINGS, TABLES
 from traceview.read.source import read_head
 from traceview.report.analysis import to_json
 
@@ -72,7 +76,7 @@ def zstd(data: bytes) -> bytes:
 
 def reader_of(path: Path) -> Reader:
     head = read_head(path)
-    return next(reader for reader in READERS if reader.matches(head))
+    return next(reader for reader in READERS if reader.matches(path, head))
 
 
 def smallest_samples(folder: Path) -> dict[type[Reader], Path]:
@@ -89,7 +93,8 @@ def smallest_samples(folder: Path) -> dict[type[Reader], Path]:
 def test_every_format(tmp_path: Path) -> None:
     """Read each format of READERS whole, compressed and cut short; a trace of torch.profiler is read up to the cut."""
     samples = smallest_samples(tmp_path)
-    assert {type(reader) for reader in READERS} == {*samples, NsysReportReader}  # a new format needs a sample
+    # A new format needs a sample; nsys makes its reports, and tests make folders of tables.
+    assert {type(reader) for reader in READERS} == {*samples, TableFolderReader, NsysReportReader}
     for path in samples.values():
         whole = open_trace(path)
         assert len(whole.operations)
@@ -179,6 +184,70 @@ def test_zstd_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("traceview.read.formats.importlib.import_module", absent)
     says(ReportError, path, "traceview[zstd]", "unzstd dual.sqlite.zst")
+
+
+def as_directory(export: Path, folder: Path, suffix: str) -> Path:
+    """Write an export's tables like nsys's parquetdir or arrowdir (hand-made: CI has no such export)."""
+    folder.mkdir()
+    connection = sqlite3.connect(f"{export.as_uri()}?mode=ro", uri=True)
+    present = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    for table in present & {*TABLES, "META_DATA_EXPORT"}:
+        cursor = connection.execute(f'SELECT * FROM "{table}"')
+        columns = [column for column, *_ in cursor.description]
+        frame = pl.DataFrame(cursor.fetchall(), schema=columns, orient="row", infer_schema_length=None)
+        # nsys writes ids without a sign, and in as many bits as they need.
+        unsigned = [name for name in ("globalPid", "streamId") if name in columns]
+        frame = frame.with_columns(pl.col(name).cast(pl.UInt64, wrap_numerical=True) for name in unsigned)
+        path = folder / f"{table}{suffix}"
+        _ = frame.write_parquet(path) if suffix == ".parquet" else frame.write_ipc_stream(path)
+    connection.close()
+    return folder
+
+
+@pytest.mark.parametrize("name", ["dual.sqlite", "cudagraph.sqlite"])
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_table_folders(tmp_path: Path, name: str, suffix: str) -> None:
+    folder = as_directory(sample(name), tmp_path / "tables", suffix)
+    assert figures(folder) == figures(sample(name))
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_damaged_tables(tmp_path: Path, suffix: str) -> None:
+    folder = as_directory(sample("cudagraph.sqlite"), tmp_path / "tables", suffix)
+    path = folder / f"CUPTI_ACTIVITY_KIND_RUNTIME{suffix}"
+    content = path.read_bytes()
+    for damaged in (b"", b"PAR1 text", content[: len(content) // 2], content[:100] + bytes(5000) + content[5100:]):
+        path.write_bytes(damaged)
+        try:
+            analyze(folder)
+        except TraceviewError as error:
+            assert "\n" not in str(error) and "CUPTI_ACTIVITY_KIND_RUNTIME" in str(error)
+    path.write_bytes(content[: len(content) // 2])
+    says(DamagedExportError, folder, "cut off or damaged")
+
+
+def test_tables_of_wrong_types_and_too_many_rows(tmp_path: Path) -> None:
+    folder = as_directory(sample("cudagraph.sqlite"), tmp_path / "tables", ".parquet")
+    path = folder / "CUPTI_ACTIVITY_KIND_MEMCPY.parquet"
+    content = pl.read_parquet(path)
+    content.with_columns(pl.col("start").cast(pl.Float64)).write_parquet(path)
+    assert any("CUPTI_ACTIVITY_KIND_MEMCPY" in note.text and "left out" in note.text for note in analyze(folder).notes)
+    content.with_columns(pl.lit("x").alias("bytes")).write_parquet(path)
+    assert any("wrong type" in note.text for note in analyze(folder).notes)
+    content.drop("start").write_parquet(path)
+    says(DamagedExportError, folder, "no column 'start'")
+    pl.select(pl.repeat(0, 4_000_000).alias(content.columns[0])).select(
+        pl.col(content.columns[0]).alias(name) for name in content.columns
+    ).write_parquet(path)
+    says(DamagedExportError, folder, "claims 4000000 rows")
+
+
+def test_copy_and_info_of_a_folder(tmp_path: Path) -> None:
+    as_directory(sample("cudagraph.sqlite"), tmp_path / "tables", ".parquet")
+    redact(tmp_path / "tables", tmp_path / "copy.sqlite")
+    assert figures(tmp_path / "copy.sqlite") == figures(sample("cudagraph.sqlite"))
+    actual, expected = describe(tmp_path / "tables"), describe(sample("cudagraph.sqlite"))
+    assert (actual.tables, actual.streams, actual.ranges) == (expected.tables, expected.streams, expected.ranges)
 
 
 @pytest.mark.parametrize("name", ["report.nsys-rep", "old.qdrep"])

@@ -11,14 +11,16 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import polars as pl
 import pytest
 
-from tests.captures import ROOT
+from tests.captures import ROOT, sample
 from tests.cli.command import Command
 from tests.read.kineto.test_hostile import CALL, KERNEL, trace
 from tests.read.shared_pages import share_overflow
-from tests.read.test_formats import REPORT, script, zstd
+from tests.read.test_formats import REPORT, as_directory, script, zstd
 from traceview.errors import ReportError
+from traceview.read.raw import as_stored
 from traceview.read.source import MAX_DECODED, DecodedSize, size_text
 from traceview.read.sqlite.database import open_export
 
@@ -40,6 +42,84 @@ def peak(command: str, path: Path, *more: str) -> tuple[int, int, str]:
     )  # fmt: skip
     code, memory, message = ended.stdout.split(" ", 2)
     return int(code), int(memory), message.strip()
+
+
+def repeated(count: int, length: int = MEGABYTE) -> pl.Series:
+    """Return rows of two long texts that share their memory."""
+    texts = pl.Series("value", ["x" * length, "y" * length])
+    return texts.gather([row % 2 for row in range(count)])
+
+
+def folder_with(folder: Path, suffix: str, texts: pl.Series, **options: object) -> Path:
+    """Write a sample as a folder of tables with these texts added to StringIds."""
+    made = as_directory(sample("cudagraph.sqlite"), folder / suffix[1:], suffix)
+    path = made / f"StringIds{suffix}"
+    known = pl.read_parquet(path) if suffix == ".parquet" else pl.read_ipc_stream(path)
+    rows = pl.DataFrame({"id": pl.int_range(1_000_000, 1_000_000 + len(texts), eager=True), "value": texts})
+    both = pl.concat([known.select("id", pl.col("value").cast(texts.dtype)), rows.cast({"id": known["id"].dtype})])
+    write = both.write_parquet if suffix == ".parquet" else both.write_ipc_stream
+    write(path, **options)  # type: ignore[operator]
+    return made
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_long_dictionary_texts_take_little_memory(tmp_path: Path, suffix: str) -> None:
+    """400 MB of names, below the limit, are stored once each."""
+    texts = repeated(400) if suffix == ".parquet" else repeated(400).cast(pl.Categorical)
+    folder = folder_with(tmp_path, suffix, texts)
+    assert (folder / f"StringIds{suffix}").stat().st_size < 3 * MEGABYTE
+    (tmp_path / "without").mkdir()
+    without = folder_with(tmp_path / "without", suffix, texts.head(0))
+    for command in (["analyze", "--no-html"], ["info"]):
+        code, memory, message = peak(command[0], folder, *command[1:])
+        assert (code, message) == (0, "")
+        assert memory - peak(command[0], without, *command[1:])[1] < 400
+
+
+@pytest.mark.parametrize(("suffix", "compression"), [(".parquet", "zstd"), (".arrow", "zstd")])
+def test_tables_above_the_limit(tmp_path: Path, suffix: str, compression: str) -> None:
+    """600 MB of different names that take less than a megabyte."""
+    texts = pl.Series("value", [f"{row:08}{'x' * MEGABYTE}" for row in range(600)])
+    folder = folder_with(tmp_path, suffix, texts, compression=compression)
+    assert (folder / f"StringIds{suffix}").stat().st_size < MEGABYTE
+    code, memory, message = peak("analyze", folder, "--no-html", "--max-decoded", "200MB")
+    assert (code, message.count("\n")) == (2, 0)
+    assert message.startswith(f"traceview: error: {folder.name}: StringIds{suffix} is damaged, or decodes to more than")
+    assert message.endswith("raise the limit: --max-decoded 400MB")
+    assert memory < 600
+
+
+def test_repeated_texts_above_the_limit(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, ".parquet", repeated(600))
+    assert (folder / "StringIds.parquet").stat().st_size < MEGABYTE
+    code, memory, message = peak("analyze", folder, "--no-html", "--max-decoded", "600MB")
+    assert (code, message) == (
+        2,
+        f"traceview: error: {folder.name}: decodes to more than 600MB; if you trust it, raise the limit: "
+        "--max-decoded 1.2GB",
+    )
+    assert memory < 600  # MB that the names would take if they were not shared
+
+
+def test_columns_as_sqlite_stores_them() -> None:
+    for values, stored in (
+        (pl.Series(["a", None, "b", "a"], dtype=pl.Categorical), ["a", None, "b", "a"]),
+        (pl.Series(["a", None, "b"], dtype=pl.Enum(["b", "a"])), ["a", None, "b"]),
+        (pl.Series([b"a", None, b"\xff", b"a"]), ["a", None, "\ufffd", "a"]),
+        (pl.Series([2**64 - 1, None], dtype=pl.UInt64), [-1, None]),
+        (pl.Series([True, None]), [1, None]),
+        (pl.Series([[1], None]), [b"", None]),
+    ):
+        assert as_stored(values).to_list() == stored
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_texts_above_64_mb(tmp_path: Path, suffix: str) -> None:
+    folder = folder_with(tmp_path, suffix, repeated(1, 65 * MEGABYTE))
+    code, memory, message = peak("analyze", folder, "--no-html")
+    assert (code, message.count("\n")) == (2, 0)
+    assert message.startswith(f"traceview: error: {folder.name}: holds a text of 68.2MB, and the limit is 67.1MB; ")
+    assert memory < PEAK
 
 
 def test_trace_events_above_64_mb(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.build_export import Call, Copy, Kernel, build_export
 from tests.captures import sample
+from tests.fuzz.forms import as_tables
 from traceview.errors import DamagedExportError, NotAnExportError, NotFoundError, ReportError
 from traceview.pipeline import open_trace
 from traceview.read.formats import as_sqlite, read_capture
@@ -79,14 +80,15 @@ def grow(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [grow, overwrite, replace_file])
-@pytest.mark.parametrize("form", ["sqlite", "gz", "profiler"])
+@pytest.mark.parametrize("form", ["sqlite", "gz", "parquet", "profiler"])
 def test_capture_changes_while_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None], form: str
 ) -> None:
-    path = tmp_path / "report"
+    path = table = tmp_path / "report"
     last_step = {
         "sqlite": "sqlite.database.version_text",
         "gz": "formats.unpack",
+        "parquet": "parquet._metadata",
         "profiler": "kineto.trace_file.read_trace",
     }[form]
     if form == "profiler":
@@ -96,13 +98,17 @@ def test_capture_changes_while_read(
         build_export(path, kernels=[Kernel()])
     if form == "gz":
         path.write_bytes(gzip.compress(path.read_bytes()))
+    if form == "parquet":
+        path = tmp_path / "tables"
+        as_tables(tmp_path / "report", path, form)
+        table = path / "StringIds.parquet"
     assert len(read_capture(path).tables)
     module, _, name = f"traceview.read.{last_step}".rpartition(".")
     step = getattr(importlib.import_module(module), name)
 
     def then_change(*arguments: object) -> object:
         result = step(*arguments)
-        change(path)
+        change(table)
         return result
 
     monkeypatch.setattr(f"{module}.{name}", then_change)
@@ -111,16 +117,19 @@ def test_capture_changes_while_read(
 
 
 @pytest.mark.parametrize("change", [grow, overwrite, replace_file])
-@pytest.mark.parametrize("form", ["sqlite", "gz"])
+@pytest.mark.parametrize("form", ["sqlite", "gz", "parquet"])
 def test_export_changes_while_used(tmp_path: Path, change: Callable[[Path], None], form: str) -> None:
     """Info and fleet read the file of as_sqlite themselves."""
-    path = build_export(tmp_path / "report", kernels=[Kernel()])
+    path = changed = build_export(tmp_path / "report", kernels=[Kernel()])
     if form == "gz":
         path.write_bytes(gzip.compress(path.read_bytes()))
+    if form == "parquet":
+        as_tables(path, tmp_path / "tables", form)
+        path, changed = tmp_path / "tables", tmp_path / "tables" / "StringIds.parquet"
     with as_sqlite(path) as (export, _):
         assert export.is_file()
     with pytest.raises(DamagedExportError, match=rf"^{path.name}: changed while it was read"), as_sqlite(path):
-        change(path)
+        change(changed)
 
 
 def test_wal_mode_file_is_not_modified(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def analyze(
 ) -> None:
     """Analyze REPORT: write one offline HTML page and print a summary.
 
-    REPORT is an nsys export (.sqlite), an .nsys-rep file, or a Chrome trace of
+    REPORT is an nsys export (.sqlite, parquetdir or arrowdir), an .nsys-rep file, or a Chrome trace of
     torch.profiler.
     """
     page = options.page_path(html, no_html, opened, report.with_name(f"{report.stem}.overlap.html"))

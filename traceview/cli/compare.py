@@ -73,7 +73,7 @@ def compare(
 ) -> None:
     """Compare the steady iterations of BEFORE with those of each AFTER.
 
-    Each is an nsys export (.sqlite), an .nsys-rep file, a Chrome trace of torch.profiler, or
+    Each is an nsys export (.sqlite, parquetdir or arrowdir), an .nsys-rep file, a Chrome trace of torch.profiler, or
     the document that `traceview analyze --json` wrote of one.
     """
     if len(captures) < 2:

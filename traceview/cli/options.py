@@ -71,13 +71,15 @@ def _capture_in_folder(folder: Path) -> Path:
     from traceview.cli.outputs import print_error, print_out
     from traceview.model.units import plain, size
     from traceview.read.formats import MAX_LISTED, capture_in, captures_in
+    from traceview.read.source import table_files
 
     try:
         capture, note = capture_in(folder)
     except RequestError:
         captures = captures_in(folder)
         for path, kind in captures[:MAX_LISTED]:
-            print_out(f"  {size(path.stat().st_size):>8}  {kind:<20}  {plain(path.name, 200)}\n")
+            bytes_ = sum(file.stat().st_size for file in table_files(path) or [path])
+            print_out(f"  {size(bytes_):>8}  {kind:<20}  {plain(path.name, 200)}\n")
         if len(captures) > MAX_LISTED:
             print_out(f"  and {len(captures) - MAX_LISTED} more\n")
         raise

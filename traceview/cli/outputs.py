@@ -101,9 +101,10 @@ def check_outputs(inputs: Iterable[Path], outputs: Iterable[Path | None], export
         if path is None or not path.parent.exists():
             continue
         from traceview.read.formats import kind_of
+        from traceview.read.source import table_files
 
         kind, database = kind_of(path), path.with_name(SIDE_FILE.sub("", path.name))
-        is_part = database != path and kind_of(database)
+        is_part = table_files(path.parent) or (database != path and kind_of(database))
         if is_part or (kind and (path is not exported or kind not in TRACES)):
             raise OutputError(f"{path.name}: is a capture or a part of one, which would be lost; name another path")
 

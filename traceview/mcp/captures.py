@@ -17,6 +17,7 @@ from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze, open_trace
 from traceview.ranks.analyze_reports import find_reports
 from traceview.read.formats import captures_in
+from traceview.read.source import table_files
 from traceview.replay.prediction import whatif
 
 Result = TypeVar("Result")
@@ -39,13 +40,13 @@ class Captures:
         """Return the path of a capture; a link stands for its target. Raises RequestError if it may not be read."""
         try:
             path = (self.folder / name).resolve()
-            journals = [path.with_name(f"{path.name}{suffix}") for suffix in JOURNALS]
-            linked = [file for file in journals if file.is_symlink()]
+            read_too = [*table_files(path), *(path.with_name(f"{path.name}{suffix}") for suffix in JOURNALS)]
+            linked = [file for file in read_too if file.is_symlink()]
         except (OSError, ValueError) as error:  # a name that is too long, a NUL, a folder that the user may not read
             reason = getattr(error, "strerror", None) or "not a file name"
             raise RequestError(f"{plain(name, 200)} cannot be read ({reason}); `open` lists the captures") from None
         self._check_inside(name, path)
-        if path.is_dir():
+        if path.is_dir() and not table_files(path):
             raise RequestError(f"{plain(name, 200)} is a folder; `open` without a capture lists the captures")
         for file in linked:
             self._check_inside(f"{name}: the link {file.name}", file.resolve())
@@ -130,11 +131,11 @@ class Captures:
 
 
 def _captures_under(root: Path) -> dict[Path, str]:
-    """Return the captures in a folder and the folders below it with their kinds; a file is one itself.
+    """Return the captures in a folder and the folders below it with their kinds; a capture is one itself.
 
     At most MAX_FOLDERS folders are searched, the upper ones first. Hidden folders and links to folders are not.
     """
-    if not root.is_dir():
+    if not root.is_dir() or table_files(root):
         return {root: "capture"}
     captures: dict[Path, str] = {}
     folders = [root]

@@ -18,7 +18,7 @@ from traceview.ranks.worker import Task, read
 from traceview.read.formats import RANK_IN_NAME, kind_of, rank_traces, trace_rank
 from traceview.read.kineto import KinetoReader
 from traceview.read.nsys_rep import CHOSEN
-from traceview.read.source import MAX_DECODED, display_name
+from traceview.read.source import MAX_DECODED, display_name, table_files
 from traceview.read.stretch import BYTES_PER_FILE_BYTE, BYTES_PER_PROCESS, free_memory
 
 Progress = Callable[[str, float], None]
@@ -158,9 +158,9 @@ def find_reports(arguments: Sequence[str]) -> tuple[Path, ...]:
 
 def _reports_of(argument: str) -> list[Path]:
     path = Path(argument)
-    if _is_folder(path):
+    if _is_folder(path) and not table_files(path):
         # What cannot be searched is left out. Links to folders are not followed.
-        entries = [Path(parent, name) for parent, _, files in os.walk(path) for name in files]
+        entries = [Path(parent, name) for parent, folders, files in os.walk(path) for name in (*folders, *files)]
         return _without_exported(entry for entry in entries if _is_report(entry)) or _traces(argument, entries)
     if os.path.lexists(path) or not glob.has_magic(argument):
         # A missing file is reported later, with the other unreadable reports.
@@ -181,7 +181,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _is_report(path: Path) -> bool:
-    return not _is_folder(path) and path.name.endswith((*SQLITE, REPORT))
+    return bool(table_files(path)) if _is_folder(path) else path.name.endswith((*SQLITE, REPORT))
 
 
 def _traces(argument: str, entries: Iterable[Path]) -> list[Path]:

@@ -24,6 +24,7 @@ from typing import IO, Any, NamedTuple, Protocol, runtime_checkable
 from traceview.errors import DamagedExportError, NotAnExportError, ReportError, RequestError
 from traceview.read.kineto import KinetoReader
 from traceview.read.nsys_rep import NsysReportReader, refuse_other_exports, refuse_stream
+from traceview.read.parquet import TableFolderReader
 from traceview.read.raw import RawCapture, Wanted
 from traceview.read.source import (
     HEAD_BYTES,
@@ -33,6 +34,7 @@ from traceview.read.source import (
     read_head,
     refuse_pointer,
     size_text,
+    table_files,
     unchanged,
 )
 from traceview.read.sqlite.reader import SqliteReader, tables_with_metadata, write_sqlite
@@ -115,7 +117,7 @@ def _copy(source: Any, out: IO[bytes], packed_size: int, name: str, command: str
     limit, suspicious = MAX_DECODED.get(), max(MIN_SUSPICIOUS, MAX_RATIO * packed_size)
     written, is_trace = 0, False
     while chunk := _read_chunk(source, name, command, partly=is_trace):
-        is_trace = is_trace or (not written and KinetoReader().matches(chunk))
+        is_trace = is_trace or (not written and KinetoReader().matches(Path(name), chunk))
         written += len(chunk)
         if written > limit:
             raise ReportError(
@@ -161,8 +163,8 @@ class Reader(Protocol):
 
     kind: str  # what a list of captures calls it
 
-    def matches(self, head: bytes, /) -> bool:
-        """Return whether a file with these first HEAD_BYTES has this format."""
+    def matches(self, path: Path, head: bytes, /) -> bool:
+        """Return whether a file with these first HEAD_BYTES, or a folder, has this format."""
 
     def read(self, path: Path, wanted: Wanted | None = None, /) -> RawCapture:
         """Read the tables that the analysis needs; `wanted` is that of read_capture. Raises ReportError."""
@@ -197,11 +199,11 @@ OTHER_FILES = (
 PERFETTO_SUFFIXES = (".pftrace", ".perfetto-trace")
 RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*(\d{1,9})\b')
 RANK_IN_NAME = re.compile(r"(?i)rank[-_]?(\d{1,9})(?!\d)")
-READERS: tuple[Reader, ...] = (NsysReportReader(), KinetoReader(), SqliteReader())
+READERS: tuple[Reader, ...] = (TableFolderReader(), NsysReportReader(), KinetoReader(), SqliteReader())
 
 
 def read_capture(path: str | Path, wanted: Wanted | None = None) -> RawCapture:
-    """Read a capture: an SQLite export of nsys, a .nsys-rep or a torch.profiler trace.
+    """Read a capture: an export of nsys (SQLite or a folder of tables), a .nsys-rep or a torch.profiler trace.
 
     A file may be compressed. `wanted` is the stretch to read of one that does not fit into memory. `file` of the
     result is the name of the given file. Raises ReportError.
@@ -232,8 +234,11 @@ def captures_in(folder: Path) -> list[tuple[Path, str]]:
 def capture_in(folder: Path) -> tuple[Path, str]:
     """Return the capture that a folder stands for, and a note on the other ranks of a run; "" if there are none.
 
-    It is its only capture, or the first rank of a trace for each rank. Raises RequestError for another folder.
+    It is the folder itself, its only capture, or the first rank of a trace for each rank. Raises RequestError for
+    another folder.
     """
+    if table_files(folder):
+        return folder, ""
     captures = [path for path, _ in captures_in(folder)]
     if len(ranks := rank_traces(captures)) > 1:
         first, trace = next(iter(ranks.items()))
@@ -267,7 +272,7 @@ def named_capture(path: Path) -> Path:
 
 
 def kind_of(path: Path) -> str:
-    """Return the kind of capture that a file seems to be from its first bytes; "" for none."""
+    """Return the kind of capture that a file or folder seems to be from its first bytes; "" for none."""
     return _kind_and_rank(path)[0]
 
 
@@ -295,7 +300,7 @@ def _read_kind_and_rank(path: Path, *_state: int) -> tuple[str, int | None]:
     if packing and not start:
         return "compressed" if path.stem.endswith((".sqlite", ".json", ".nsys-rep")) else "", None
     head = start[:HEAD_BYTES]
-    reader = next((reader for reader in READERS if reader.matches(head)), None)
+    reader = next((reader for reader in READERS if reader.matches(path, head)), None)
     if not isinstance(reader, KinetoReader):
         return reader.kind if reader else "", None
     if not any(word in head for word in TRACE_WORDS):
@@ -354,7 +359,7 @@ def _reader_of(path: Path) -> Reader:
     head = read_head(path)
     refuse_pointer(path, head)
     refuse_other_exports(path, head)
-    reader = next((reader for reader in READERS if reader.matches(head)), None)
+    reader = next((reader for reader in READERS if reader.matches(path, head)), None)
     what = next((what for begin, what in OTHER_FILES if begin.match(head)), "")
     if reader is None and head and path.suffix in PERFETTO_SUFFIXES:
         what = "a Perfetto trace"

@@ -29,7 +29,7 @@ OTHER_EXPORTS: tuple[tuple[Callable[[bytes], object], str], ...] = (
     (re.compile(rb'data: "').match, "nsys export --type text"),
     (
         re.compile(rb"\xff\xff\xff\xff..\x00\x00\x10\x00\x00\x00", re.DOTALL).match,
-        "nsys export --type arrow",
+        "nsys export --type arrow, all tables in one file (arrowdir is read)",
     ),
 )
 EXPORT_SQLITE = "nsys export --type sqlite -o report.sqlite report.nsys-rep"
@@ -50,7 +50,7 @@ class NsysReportReader:
 
     kind = "nsys report"
 
-    def matches(self, head: bytes) -> bool:
+    def matches(self, _path: Path, head: bytes) -> bool:
         """Return whether a file with these first bytes is a report."""
         return head.startswith(REPORT_MAGIC)
 

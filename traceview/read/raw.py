@@ -233,6 +233,28 @@ def problem_of_rows(table: str, count: int, what: str) -> str:
     return f"{quantity(count, 'row')} of {table} {what}"
 
 
+def as_stored(column: pl.Series) -> pl.Series:
+    """Return a column in a type that SQLite stores: Int64, Float64 or String; values of other types are empty blobs.
+
+    Bytes that are not UTF-8 become replacement characters. Equal categories and equal bytes share one text: a repeated
+    text costs 16 bytes.
+    """
+    kind = column.dtype
+    if kind in (pl.Int64, pl.Float64, pl.String):
+        return column
+    if kind == pl.UInt64:
+        return column.reinterpret(signed=True)
+    if kind.is_integer() or kind in (pl.Boolean, pl.Null):
+        return column.cast(pl.Int64)
+    if kind.is_float():
+        return column.cast(pl.Float64)
+    if kind in (pl.Binary, pl.Categorical, pl.Enum):
+        texts = column.unique().drop_nulls()
+        values = [text.decode("utf-8", "replace") for text in texts] if kind == pl.Binary else texts.cast(pl.String)
+        return column.replace_strict(texts, values, default=None, return_dtype=pl.String)
+    return column.to_frame().select(pl.when(column.is_not_null()).then(pl.lit(b"")).alias(column.name)).to_series()
+
+
 TORCH_PROFILER = "torch.profiler"  # RawCapture.profiler of its traces
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -61,7 +61,7 @@ def size_text(count: int) -> str:
 HEAD_BYTES = 512
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
-FileState = tuple[int, int, int, int, int]
+FileState = tuple[tuple[Path, int, int, int, int, int], ...]
 
 
 def display_name(path: Path) -> str:
@@ -89,7 +89,10 @@ def read_head(path: Path) -> bytes:
 
 @contextmanager
 def unchanged(path: Path) -> Iterator[None]:
-    """Check at the end of the context that a file is still the same. Raises DamagedExportError."""
+    """Check at the end of the context that a file, or every table in a folder, is still the same.
+
+    Raises DamagedExportError.
+    """
     before = file_state(path)
     yield
     if file_state(path) != before:
@@ -97,15 +100,24 @@ def unchanged(path: Path) -> Iterator[None]:
 
 
 def file_state(path: Path) -> FileState:
-    """Return the device, inode, size, mtime and ctime of a file.
+    """Return the path, device, inode, size, mtime and ctime of a file, or of every table in a folder.
 
     A program can restore size and mtime after a write, but not ctime. Raises DamagedExportError.
     """
     try:
-        at = path.stat()
+        stats = [(file, file.stat()) for file in table_files(path) or [path]]
     except OSError:
         raise DamagedExportError(f"{display_name(path)}: went away while it was read") from None
-    return at.st_dev, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns
+    return tuple((file, at.st_dev, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns) for file, at in stats)
+
+
+def table_files(folder: Path) -> list[Path]:
+    """Return the files, one for each table, of a folder that nsys exported; [] for any other path."""
+    with suppress(OSError):
+        for suffix in (".parquet", ".arrow"):
+            if (folder / f"StringIds{suffix}").is_file():
+                return [path for path in sorted(folder.glob(f"*{suffix}")) if path.is_file()]
+    return []
 
 
 @contextmanager

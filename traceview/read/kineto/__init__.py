@@ -19,7 +19,7 @@ class KinetoReader:
 
     kind = "torch.profiler trace"
 
-    def matches(self, head: bytes) -> bool:
+    def matches(self, _path: Path, head: bytes) -> bool:
         """Return whether a file with these first bytes may be a JSON document."""
         return head.lstrip(BLANKS).startswith((b"{", b"["))
 

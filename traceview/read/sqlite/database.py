@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -189,8 +189,7 @@ class Export:
 
     def versions(self) -> tuple[str | None, str | None]:
         """Return the versions of nsys and of the export's schema; None if the export does not state them."""
-        stated = self.metadata()
-        return version_text(stated.get("EXPORT_PRODUCT_VERSION")), version_text(stated.get("EXPORT_SCHEMA_VERSION"))
+        return stated_versions(self.metadata())
 
     def _is_without_rowid(self, table: str) -> bool:
         # SQLite lists an index with the name of the table, its primary key, only for tables WITHOUT ROWID.
@@ -266,6 +265,12 @@ def _reason(error: Exception) -> str:
     """Return SQLite's message without the text that it quotes from the file."""
     message = " ".join(str(error).split()).split(" - ")[0].split(" near ")[0][:80]
     return "".join(letter for letter in message if letter.isprintable()) or type(error).__name__
+
+
+def stated_versions(metadata: Mapping[object, object]) -> tuple[str | None, str | None]:
+    """Return the versions of nsys and of an export's schema; None for what the metadata does not state."""
+    product, schema = (metadata.get(f"EXPORT_{name}_VERSION") for name in ("PRODUCT", "SCHEMA"))
+    return version_text(product), version_text(schema)
 
 
 def version_text(version: object) -> str | None:

@@ -72,27 +72,22 @@ def write_tables(path: Path, tables: Iterable[tuple[str, pl.DataFrame]]) -> None
 
 
 def _write_table(connection: sqlite3.Connection, table: str, frame: pl.DataFrame) -> None:
-    columns = [_to_sqlite_type(column) for column in frame if PLAIN_NAME.fullmatch(column.name)]
+    columns = [raw.as_stored(column) for column in frame if PLAIN_NAME.fullmatch(column.name)]
     if not columns:
         return
     kinds = {pl.String: "TEXT", pl.Float64: "REAL"}
     declared = ", ".join(f'"{column.name}" {kinds.get(type(column.dtype), "INTEGER")}' for column in columns)
     connection.execute(f'CREATE TABLE "{table}" ({declared})')
     placeholders = ", ".join("?" * len(columns))
-    row_bytes = sum(_longest_text(column) for column in columns) + 1
+    row_bytes = sum(longest_text(column) for column in columns) + 1
     for part in pl.DataFrame(columns).iter_slices(max(1, min(MAX_BATCH_ROWS, MAX_BATCH_BYTES // row_bytes))):
         connection.executemany(f'INSERT INTO "{table}" VALUES ({placeholders})', part.rows())
 
 
-def _longest_text(column: pl.Series) -> int:
+def longest_text(column: pl.Series) -> int:
     """Return the length in bytes of a column's longest text."""
     longest = column.str.len_bytes().max() if column.dtype == pl.String else 0
     return longest if isinstance(longest, int) else 0
-
-
-def _to_sqlite_type(column: pl.Series) -> pl.Series:
-    """Return a column of integers in 64 bits, and any other as it is."""
-    return column.cast(pl.Int64) if column.dtype.is_integer() else column
 
 
 BATCH_ROWS = 200_000
@@ -108,7 +103,7 @@ class SqliteReader:
 
     kind = "SQLite export"
 
-    def matches(self, head: bytes) -> bool:
+    def matches(self, _path: Path, head: bytes) -> bool:
         """Return whether a file with these first bytes is a database."""
         return head.startswith(HEADER)
 
