@@ -161,7 +161,7 @@ def _arguments(
         return ("analyze", *reports, "--json", str(json), "--no-html"), (json,)
     if command == "options":
         return ("analyze", *reports, "--json", str(json), "--no-html", *_options(chance)), (json,)
-    with_page = command == "page" or chance.random() < 0.3
+    with_page = command == "page" or (command != "compare" and chance.random() < 0.3)
     said = "analyze" if command == "page" else command
     more = ["--faster", "gemm=1.5", "--ranks", "2", "--gradients", "250MB"] if chance.random() < 0.2 else []
     arguments = (said, *reports, "--json", str(json), *(("--html", str(page)) if with_page else ()))
