@@ -24,7 +24,7 @@ from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.model.whatif import WhatIf
 from traceview.pipeline import TimeWindow, analyze, analyze_trace, check_window, narrowed_trace, open_trace
 from traceview.pipeline.page import page_inputs
-from traceview.ranks.merged_trace import with_answers
+from traceview.ranks.numbered_collectives import with_answers
 from traceview.replay import prediction
 from traceview.replay.changes import ranks as data_parallel
 from traceview.report import analysis as analysis_report

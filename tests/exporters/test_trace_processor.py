@@ -13,12 +13,11 @@ from tests.cli.command import Command
 from tests.exporters.hostile import hostile_export
 from tests.exporters.sums import Sums, host_sums, idle_sums, operation_sums
 from tests.exporters.trace_processor import Row, query_rows
+from tests.ranks.reports import merged
 from traceview.captures.export import collect, write
 from traceview.model.stacks import SCOPE_KINDS
 from traceview.model.trace import Trace
-from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze, open_trace
-from traceview.replay.prediction import whatif
 
 COMPLAINTS = "SELECT name, value FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0"
 # As the UI's GPU views find a GPU: through the dimensions of its tracks.
@@ -40,6 +39,13 @@ ARROWS = """
         sum(EXTRACT_ARG(call.arg_set_id, 'debug.correlation') = EXTRACT_ARG(stage.arg_set_id, 'correlation')) AS same
     FROM flow JOIN slice call ON call.id = slice_out JOIN gpu_slice stage ON stage.id = slice_in
     WHERE call.category = 'cuda_api'"""
+NUMBER = "EXTRACT_ARG({}.arg_set_id, 'collective')"
+BETWEEN_RANKS = f"""
+    SELECT count(*) AS n, sum({NUMBER.format("a")} = {NUMBER.format("b")}) AS same, min(b.ts - a.ts) AS least
+    FROM flow JOIN gpu_slice a ON a.id = slice_out JOIN gpu_slice b ON b.id = slice_in"""
+COLLECTIVES = f"""
+    SELECT {NUMBER.format("slice")} AS number, count(*) AS ranks, min(ts) AS first, max(ts + dur) AS last
+    FROM gpu_slice slice WHERE number IS NOT NULL GROUP BY 1 ORDER BY 1"""
 THREADS = (
     "SELECT pid, tid, thread.name AS name FROM thread JOIN process USING (upid) WHERE tid NOT IN (0, pid) ORDER BY 1, 2"
 )
@@ -62,10 +68,10 @@ COUNTERS = """
 PROCESSES = """
     SELECT DISTINCT pid, api FROM gpu_slice JOIN process USING (upid)
         JOIN (SELECT context_id, api FROM __intrinsic_gpu_context) USING (context_id)"""
-ANSWERS = """
+FINDINGS = """
     SELECT track.name AS title, slice.name AS name, ts, dur, EXTRACT_ARG(slice.arg_set_id, 'debug.saves_ns') AS saves,
-        EXTRACT_ARG(slice.arg_set_id, 'debug.finding') AS id, EXTRACT_ARG(slice.arg_set_id, 'debug.change') AS change
-    FROM slice JOIN track ON slice.track_id = track.id WHERE category = '{}' ORDER BY ts, slice.id"""
+        EXTRACT_ARG(slice.arg_set_id, 'debug.finding') AS id
+    FROM slice JOIN track ON slice.track_id = track.id WHERE category = 'finding' ORDER BY ts, slice.id"""
 
 
 def exported(path: Path, folder: Path) -> Path:
@@ -124,25 +130,30 @@ def test_gpus_launch_shapes_and_counters(tmp_path: Path) -> None:
     assert [tuple(row.values()) for row in processes] == [(trace.streams["process"][0], "CUDA")]
 
 
-def test_findings_and_predictions(tmp_path: Path, traceview: Command) -> None:
+def test_findings(tmp_path: Path, traceview: Command) -> None:
     out = tmp_path / "out.pftrace"
     assert traceview("export", sample("serial.sqlite"), "--format", "perfetto", "-o", out, "-q").code == 0
-    findings, predictions = query_rows(out, [ANSWERS.format("finding"), ANSWERS.format("prediction")])
-    analysis = analyze(sample("serial.sqlite"))
-    predicted = whatif(analysis)
-    assert isinstance(predicted, WhatIf)
+    [findings] = query_rows(out, [FINDINGS])
     wanted = Counter(
-        (finding.title, place.text, place.start_ns, place.end_ns - place.start_ns, finding.gain.ns, finding.id, None)
-        for finding in analysis.findings
+        (finding.title, place.text, place.start_ns, place.end_ns - place.start_ns, finding.gain.ns, finding.id)
+        for finding in analyze(sample("serial.sqlite")).findings
         for place in finding.evidence
     )
     assert Counter(tuple(row.values()) for row in findings) == wanted and wanted
-    today, *changes = ((row["title"], row["dur"], row["saves"], row["change"]) for row in predictions)
-    assert today == ("as it is", predicted.base_ns, None, None)
-    assert changes == [
-        (each.title, each.iteration_ns, predicted.base_ns - each.iteration_ns, each.change)
-        for each in predicted.predictions
+
+
+def test_collectives_of_two_gpus(tmp_path: Path, traceview: Command) -> None:
+    """An arrow leads from each GPU to the next that arrives; both have the number of the collective."""
+    out, fleet = tmp_path / "one.pftrace", merged([sample("ddp2.sqlite")])
+    assert traceview("export", sample("ddp2.sqlite"), "--format", "perfetto", "-o", out).code == 0
+    complaints, ((between),), collectives = query_rows(out, [COMPLAINTS, BETWEEN_RANKS, COLLECTIVES])
+    expected = [
+        (2, int(start[:, place].min()), int(end[:, place].max()))
+        for start, end in ((group.start, group.end) for group in fleet.times)
+        for place in range(start.shape[1])
     ]
+    assert complaints == [] and between["n"] == between["same"] == len(expected)
+    assert [tuple(row.values())[1:] for row in collectives] == expected
 
 
 def test_ops_of_torch_profiler(tmp_path: Path) -> None:

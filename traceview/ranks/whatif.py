@@ -26,7 +26,7 @@ from traceview.pipeline import analyze_trace, open_trace
 from traceview.ranks.analyze_reports import report_names
 from traceview.ranks.measure_report import measure_trace
 from traceview.ranks.merge import merge
-from traceview.ranks.merged_trace import NONE, collective_numbers
+from traceview.ranks.numbered_collectives import NONE, collective_numbers
 from traceview.replay.build import build
 from traceview.replay.changes import CHANGES, GraphChange, compute_changes
 from traceview.replay.changes.base import COMMUNICATION

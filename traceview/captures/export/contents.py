@@ -13,7 +13,6 @@ from traceview.measure.gaps import ThreadStates, device_gaps
 from traceview.model.analysis import Analysis, Gaps
 from traceview.model.frozen import dataclass
 from traceview.model.trace import Trace
-from traceview.model.whatif import WhatIf
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +22,8 @@ class ExportContents:
     `operations`, `api`, `ranges` and `scopes` have the columns of Trace's frames plus `row`, the row number in that
     frame; ranges that are scopes are in `ranges` alone. A `launch` is null if its call is not in `api`. `collective`
     has a number for each operation that is a collective of several ranks, the same number on all of them, and `arrival`
-    counts the ranks that arrive at it before; both are -1 for others, and None if they are unknown. `analysis` and
-    `predicted` are the answers to show, if any.
+    counts the ranks that arrive at it before; both are -1 for others, and None if they are unknown. `analysis` has the
+    findings to show, if any.
     """
 
     trace: Trace
@@ -37,7 +36,6 @@ class ExportContents:
     collective: Times | None = None
     arrival: Times | None = None
     analysis: Analysis | None = None
-    predicted: WhatIf | None = None
 
     def device_name(self, device: int) -> str:
         """Return the name of a device (a row of Trace.devices) in all tracks: "GPU 0 NVIDIA H200"."""

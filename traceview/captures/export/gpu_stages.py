@@ -8,7 +8,6 @@ tracks. Field numbers are from protos/perfetto/trace/gpu, gpu_track_event.proto 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from math import prod
 from typing import Any
 
@@ -19,7 +18,6 @@ from traceview.captures.export.contents import ExportContents
 from traceview.captures.export.wire import Chunk, message, messages, text, uint, uints
 from traceview.intervals import Times
 from traceview.measure import COUNTERS
-from traceview.model.frozen import dataclass
 from traceview.model.sizes import CounterSeries
 from traceview.model.trace import KINDS, MEMORIES, SOURCES
 
@@ -38,51 +36,35 @@ LIMITS = ("sm_count", "warps_per_sm", "registers_per_sm", "shared_bytes_per_sm",
 SHAPE_SIZES = {"launch__grid_size": GRID, "launch__block_size": BLOCK}
 RANKS_PER_COLLECTIVE = 1 << 20
 FIRST_COLLECTIVE = 1 << 62  # above the ids of all other events
-EVENTS_PER_CAPTURE = 1 << 32
-CONTEXTS_PER_CAPTURE = 1 << 16
 COUNTERS_PER_GPU = 1 << 8
 MAX_RATE = 1e15  # bytes/s; above any real copy, so that sums over a damaged capture do not overflow
 # Perfetto's units (numerator, denominator) and group, MEMORY or COMPUTE, of a unit of CounterSeries
 UNITS = {"bytes": (7, 0, 5), "bytes/s": (7, 22, 5), "%": (37, 0, 6), "MHz": (15, 0, 6)}
 
 
-@dataclass(frozen=True, slots=True)
-class GpuNumbers:
-    """What keeps the GPUs, contexts and events of one capture apart from those of others in a trace."""
-
-    capture: int = 0
-    first_gpu: int = 0
-    label: str = ""
-    pids: Mapping[int, int] = field(default_factory=dict)
-
-    def pid(self, process: int) -> int:
-        """Return the number of a process in the trace, which is its own number if no earlier capture uses it."""
-        return self.pids.get(process, process)
-
-    def events(self, contents: ExportContents) -> Times:
-        """Return the id of the render stage of each operation."""
-        own = self.capture * EVENTS_PER_CAPTURE + 1 + np.arange(len(contents.operations))
-        if contents.collective is None or contents.arrival is None:
-            return own
-        shared = FIRST_COLLECTIVE + contents.collective * RANKS_PER_COLLECTIVE + contents.arrival
-        return np.where(contents.collective < 0, own, shared)
+def event_ids(contents: ExportContents) -> Times:
+    """Return the id of the render stage of each operation."""
+    ids = 1 + np.arange(len(contents.operations))
+    if contents.collective is None or contents.arrival is None:
+        return ids
+    shared = FIRST_COLLECTIVE + contents.collective * RANKS_PER_COLLECTIVE + contents.arrival
+    return np.where(contents.collective < 0, ids, shared)
 
 
-def gpu_info(contents: ExportContents, numbers: GpuNumbers) -> bytes:
-    """Return the GpuInfo packet of a capture's GPUs; GPUs of captures before it are left as they are."""
+def gpu_info(contents: ExportContents) -> bytes:
+    """Return the GpuInfo packet of a capture's GPUs."""
     gpus = []
     for device, row in enumerate(contents.trace.devices.iter_rows(named=True)):
-        name = f"{numbers.label} {contents.device_name(device)}".strip()
-        gpu = text(1, name) + text(2, "NVIDIA") + text(3, row["name"])
+        gpu = text(1, contents.device_name(device)) + text(2, "NVIDIA") + text(3, row["name"])
         if row["compute_capability"] is not None:
             gpu += text(4, f"sm_{row['compute_capability']}")
         limits = ((name, row[name]) for name in LIMITS)
         known = (message(6, text(1, name), text(2, str(value))) for name, value in limits if value is not None)
         gpus.append(message(1, gpu, *known))
-    return message(GPU_INFO, message(1) * numbers.first_gpu, *gpus)
+    return message(GPU_INFO, *gpus)
 
 
-def stage_specifications(contents: ExportContents, numbers: GpuNumbers) -> Iterator[bytes]:
+def stage_specifications(contents: ExportContents) -> Iterator[bytes]:
     """Yield the entries of InternedData that render stages refer to: stages, queues, contexts, kernels, arguments."""
     trace = contents.trace
     for row, stage in enumerate(STAGES):
@@ -92,8 +74,8 @@ def stage_specifications(contents: ExportContents, numbers: GpuNumbers) -> Itera
     for row, stream in enumerate(trace.streams.iter_rows(named=True)):
         name = stream["label"] + (f" (process {stream['process']})" if shared[stream["device"]] else "")
         yield message(SPECIFICATIONS, uint(1, len(STAGES) + 1 + row), text(2, name))
-    for process, _, number in _contexts(trace.streams, numbers).iter_rows():
-        yield message(CONTEXTS, uint(1, number), uint(2, numbers.pid(process)), uint(3, CUDA))
+    for process, _, number in _contexts(trace.streams).iter_rows():
+        yield message(CONTEXTS, uint(1, number), uint(2, process), uint(3, CUDA))
     for row in contents.operations["shape"].unique().sort().to_list():
         if row:  # row 0 stands for operations that are not kernels
             yield _kernel(row, trace.shapes.row(row, named=True))
@@ -101,13 +83,12 @@ def stage_specifications(contents: ExportContents, numbers: GpuNumbers) -> Itera
         yield message(ARGUMENT_NAMES, uint(1, row + 1), text(2, name))
 
 
-def _contexts(streams: pl.DataFrame, numbers: GpuNumbers) -> pl.DataFrame:
-    """Return the number of each CUDA context. Numbers of CUDA repeat in other processes and captures."""
-    first = numbers.capture * CONTEXTS_PER_CAPTURE + 1
+def _contexts(streams: pl.DataFrame) -> pl.DataFrame:
+    """Return the number of each CUDA context. Numbers of CUDA repeat in other processes."""
     return (
         streams.select("process", "context")
         .unique(maintain_order=True)
-        .with_row_index("number", first)[["process", "context", "number"]]
+        .with_row_index("number", 1)[["process", "context", "number"]]
     )
 
 
@@ -123,7 +104,7 @@ def _kernel(row: int, shape: Mapping[str, Any]) -> bytes:
     return message(COMPUTE_KERNELS, uint(1, row), names, *arguments)
 
 
-def stage_frame(contents: ExportContents, numbers: GpuNumbers, names: pl.Series) -> pl.DataFrame:
+def stage_frame(contents: ExportContents, names: pl.Series) -> pl.DataFrame:
     """Return the columns of the render stages: those of GpuRenderStageEvent, and ARGUMENTS with nulls.
 
     `names` has the numbers of the operations' names in the interned texts.
@@ -133,8 +114,8 @@ def stage_frame(contents: ExportContents, numbers: GpuNumbers, names: pl.Series)
     stage = stage[frame["source"].to_physical().to_numpy()]
     stage[(frame["class"] == "communication").to_numpy()] = STAGES.index("communication")
     stream = frame["stream"].to_numpy().astype(np.int64)
-    context = trace.streams.join(_contexts(trace.streams, numbers), on=["process", "context"], maintain_order="left")
-    event, sized = numbers.events(contents), pl.col("source").is_in(["memcpy", "memset"])
+    context = trace.streams.join(_contexts(trace.streams), on=["process", "context"], maintain_order="left")
+    event, sized = event_ids(contents), pl.col("source").is_in(["memcpy", "memset"])
     shape = trace.shapes.select(*GRID, *BLOCK)[frame["shape"]]
     own = frame.select(
         *("start", "end"),
@@ -151,7 +132,7 @@ def stage_frame(contents: ExportContents, numbers: GpuNumbers, names: pl.Series)
         event=pl.Series(event),
         stage=pl.Series(stage + 1),
         queue=pl.Series(stream + len(STAGES) + 1),
-        gpu=frame["device"].cast(pl.Int64) + numbers.first_gpu,
+        gpu=frame["device"].cast(pl.Int64),
         context=context["number"].gather(stream),
         name=names,
         collective=collective.set(collective < 0, None),

@@ -1,4 +1,4 @@
-"""What is no GPU work as slices of tracks: calls, ranges, ops, idle time, findings and predictions.
+"""What is no GPU work as slices of tracks: calls, ranges, ops, idle time and findings.
 
 A track is one row in a viewer: a process with its threads, a GPU with its idle time. Viewers draw a track correctly
 only if its events nest, so events that overlap go to separate lanes of the track.
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from polars._typing import PolarsDataType
 
 
-IDLE, FINDINGS, PREDICTIONS = "idle, by cause", "findings", "predicted length of an iteration"
-TODAY = "as it is"
+IDLE, FINDINGS = "idle, by cause", "findings"
 ASIDE = ("NVTX ranges that cross others", "CUDA calls that cross others", "ops that cross others")
 
 
@@ -80,19 +79,19 @@ class Tracks:
         """Return the track of a GPU's idle time."""
         return self._id(("idle", device), "plain", IDLE, self.device(device))
 
-    def answer(self, group: str, name: str, device: str | None = None, lane: int = 0) -> int:
-        """Return the track of a finding or a prediction, in the group of those of its GPU, or of no GPU."""
+    def finding(self, title: str, device: str | None, lane: int) -> int:
+        """Return the track of a finding, in the group of those of its GPU, or of no GPU."""
         ids = self.contents.trace.devices["id"].to_list()
         above = self.device(ids.index(device)) if device in ids else 0
-        parent = self._id(("group", group, above), "plain", group, above)
-        return self._id(("answer", parent, name, lane), "plain", name, parent)
+        parent = self._id(("group", above), "plain", FINDINGS, above)
+        return self._id(("finding", parent, title, lane), "plain", title, parent)
 
     def _id(self, key: tuple[object, ...], kind: str, name: str, parent: int, **ids: int) -> int:
         track = self._ids.get(key)
         if track is None:
             track = len(self.created) + 1
             # The last item of a lane's key is the lane number; lane 0 is created first.
-            lane_of = track if key[0] not in ("answer", "aside") else self._ids.get((*key[:-1], 0), track)
+            lane_of = track if key[0] not in ("finding", "aside") else self._ids.get((*key[:-1], 0), track)
             self.created.append(Track(track, kind, name, parent, lane_of, **ids))
             self._ids[key] = track
         return track
@@ -187,11 +186,11 @@ def _range_maxima(values: Times, low: Times, high: Times) -> Times:
     return largest
 
 
-CATEGORIES = ("cuda_api", "nvtx", *SCOPE_KINDS, "idle", "finding", "prediction")
+CATEGORIES = ("cuda_api", "nvtx", *SCOPE_KINDS, "idle", "finding")
 # The order of causes inside a gap. All lengths are exact; the positions of the last two are exact, too.
 ORDER_IN_GAP = ("unknown", "host", "api", "memory", "blocking_copy", "sync", "profiler", "launch", "queued")
 NUMBERS = ("correlation", "gap", "sequence", "cost_ns", "saves_ns", "low_ns", "high_ns")
-TEXTS = ("role", "domain", "finding", "severity", "remedy", "gain_source", "change", "rests_on")
+TEXTS = ("role", "domain", "finding", "severity", "remedy", "gain_source")
 SLICES: Mapping[str, PolarsDataType] = {
     "start": pl.Int64,
     "end": pl.Int64,
@@ -225,9 +224,8 @@ class SliceBuilder:
 
         All slices of a track are in one frame. They nest, and are sorted by (track, start, longest first).
         """
-        answers = [*_finding_slices(self), *_prediction_slices(self)]
-        if answers:
-            yield _sorted_frame(answers)
+        if findings := list(_finding_slices(self)):
+            yield _sorted_frame(findings)
         for device in self.contents.activities:
             yield _sorted_frame([_idle_slices(self, device)])
         yield _sorted_frame(_host_slices(self))
@@ -344,37 +342,10 @@ def _places_of(builder: SliceBuilder, finding: Finding) -> Columns:
     return {
         "start": start,
         "end": end,
-        "track": np.array([builder.tracks.answer(FINDINGS, finding.title, finding.device, lane) for lane in lanes]),
+        "track": np.array([builder.tracks.finding(finding.title, finding.device, lane) for lane in lanes]),
         "category": np.full(len(places), CATEGORIES.index("finding")),
         "name": builder.add_texts([place.text for place in places]),
         "cost_ns": np.array([place.cost_ns for place in places], np.int64),
         **{name: np.full(len(places), value) for name, value in numbers.items()},
         **{name: np.repeat(builder.add_texts([value]), len(places)) for name, value in texts.items()},
-    }
-
-
-def _prediction_slices(builder: SliceBuilder) -> Iterator[Columns]:
-    """Yield an iteration as it is, and one after each change, each on its track; all begin where the first one does."""
-    predicted = builder.contents.predicted
-    if predicted is None:
-        return
-    begin = predicted.spans[0].start_ns if predicted.spans else builder.contents.first
-    yield _iteration_slice(builder, TODAY, begin, predicted.base_ns, {}, {})
-    for each in predicted.predictions:
-        numbers = {"saves_ns": predicted.base_ns - each.iteration_ns, "low_ns": each.low_ns, "high_ns": each.high_ns}
-        texts = {"change": each.change, "rests_on": each.rests_on}
-        yield _iteration_slice(builder, each.title, begin, each.iteration_ns, numbers, texts)
-
-
-def _iteration_slice(
-    builder: SliceBuilder, title: str, begin: int, ns: int, numbers: Mapping[str, int], texts: Mapping[str, str]
-) -> Columns:
-    return {
-        "start": np.array([begin]),
-        "end": np.array([begin + ns]),
-        "track": np.array([builder.tracks.answer(PREDICTIONS, title)]),
-        "category": np.array([CATEGORIES.index("prediction")]),
-        "name": builder.add_texts([title]),
-        **{name: np.array([value]) for name, value in numbers.items()},
-        **{name: builder.add_texts([value]) for name, value in texts.items()},
     }
