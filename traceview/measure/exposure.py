@@ -223,10 +223,10 @@ def _stretches(
         causes = np.broadcast_to(np.asarray(cause, np.uint8), len(row))[kept]
         parts.append((row[kept], start[kept], end[kept], causes, np.broadcast_to(reason, len(row))[kept]))
     row, start, end, cause, reason = map(np.concatenate, zip(*parts, strict=True))
-    operation, following, reason = (
-        values_at(order.row, place, -1).astype(np.int32)
-        for place in (pieces.exposed[row], pieces.following[row], reason)
-    )
+    places = [pieces.exposed[row], pieces.following[row], reason]
+    if len(order.row) < len(trace.operations):  # else a place is a row
+        places = [values_at(order.row, place, -1) for place in places]
+    operation, following, reason = (place.astype(np.int32, copy=False) for place in places)
     work = pieces.group[row].astype(np.uint8)
     return ExposedTime(works, window, work, operation, following, start, end, cause, reason)
 

@@ -50,12 +50,14 @@ WORD_ENDS = (
 _NUMBERED = (r"_\d{3,}$", "_100")
 # The first template argument of a kernel without a name, inside wrappers such as flash::enable_sm90<...>.
 _UNNAMED = r"(?i)^(?:device_)?kernel2?$"
-_ARGUMENT = r"\b(?i:(?:device_)?kernel2?)<(?:(?:\w+::)*enable_\w+<)*((?:(?:\w+|<unnamed>)::)*[A-Za-z_]\w*)"
+_ARGUMENT = with_ascii_classes(
+    r"\b(?i:(?:device_)?kernel2?)<(?:(?:\w+::)*enable_\w+<)*((?:(?:\w+|<unnamed>)::)*[A-Za-z_]\w*)"
+)
 _NO_SCOPE = frozenset(("", "<unnamed>", "detail", "device", "kernel", "cuda", "impl", "internal"))
 _PLAIN_TYPE = re.compile(
     r"(?:float|double|int|bool|char|short|long|unsigned|size_t|half|__half|\w*bfloat16|u?int\d+_t)\d*"
 )
-_FUNCTOR = (
+_FUNCTOR = with_ascii_classes(
     r"(?:at::native::|<unnamed>::|binary_internal::)"
     r"\w*(?:[fF]unctor|Ops|_kernel_cuda|_kernel_impl|KernelImpl|CUDAKernelImpl|masked_scale_kernel|scalar_kernel)\w*"
 )
