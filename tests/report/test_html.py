@@ -113,14 +113,11 @@ def test_policy_lists_exactly_the_page_scripts(html: str) -> None:
 
 
 def test_plotly_obeys_the_policy(page: Opened) -> None:
-    """Charts, hover, keys, PNG and print cause no message in the console and no request."""
+    """Charts, hover, keys and print cause no message in the console and no request."""
     for chart in page.page.locator(".chart").all():
         chart.hover()
         chart.press("End")
         chart.press("Enter")
-    for button in page.page.get_by_role("button", name="Save as PNG").all():
-        with page.page.expect_download():
-            button.click()
     for button in page.page.locator(".figure-head").get_by_role("button", name="Table").all():
         button.click()
     page.page.pdf()

@@ -1,10 +1,9 @@
-"""The charts show the analysis's figures, move the timeline, and are saved as PNG and CSV."""
+"""The charts show the analysis's figures, move the timeline, and their tables are saved as CSV."""
 
 from __future__ import annotations
 
 import csv
 import io
-import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -180,33 +179,6 @@ def test_row_of_gaps_moves_to_the_longest(page: Opened, analysis: Analysis, by: 
         line.get_by_role("button").press(by)
     longest = inputs_of(analysis).charts.devices[0].gaps[0].longest
     assert goes_to(page, longest.start - analysis.trace.span.start, longest.end - analysis.trace.span.start)
-
-
-def test_charts_are_saved_as_png(page: Opened) -> None:
-    buttons = page.page.locator(".figure-head").get_by_role("button", name="Save as PNG")
-    names = set()
-    assert buttons.count() == 2
-    for at in range(buttons.count()):
-        name, data = saved(page, buttons.nth(at))
-        names.add(name)
-        assert data[:8] == b"\x89PNG\r\n\x1a\n"
-        width, height = struct.unpack(">II", data[16:24])
-        assert width == 2000 and height >= 960 and len(data) > 20_000
-    assert names == {
-        f"quad.{what}.png"
-        for what in (
-            "kernel_time_by_module_and_op",
-            "bandwidth_of_copies_by_size",
-        )
-    }
-
-
-def test_timeline_is_saved_as_png(page: Opened) -> None:
-    name, data = saved(page, page.page.get_by_role("button", name="Save as PNG: Timeline"))
-    assert name == "quad.timeline.png" and data[:8] == b"\x89PNG\r\n\x1a\n"
-    width, height = struct.unpack(">II", data[16:24])
-    canvas = page.evaluate("[traceview.view.width, traceview.view.height]")
-    assert width > canvas[0] and height > canvas[1] and len(data) > 20_000
 
 
 def test_tables_are_saved_as_csv(page: Opened) -> None:

@@ -8,20 +8,18 @@ import { page } from "../core/page.js";
 import { watchTheme } from "../core/palette.js";
 import { countText } from "../core/words.js";
 import { watchAddress } from "../timeline/address.js";
-import { drawBookmarks } from "../timeline/bookmarks.js";
 import { drawn } from "../timeline/draw.js";
 import { watchHover } from "../timeline/hover.js";
 import { watchKeys } from "../timeline/keys.js";
 import { startLegend } from "../timeline/legend.js";
 import { marksIn } from "../timeline/levels.js";
 import { watchOverview } from "../timeline/overview.js";
-import { watchExport } from "../timeline/picture.js";
 import { watchEvents } from "../timeline/events.js";
 import { watchPointer } from "../timeline/pointer.js";
 import { loadRows } from "../timeline/rows.js";
 import { watchSearch } from "../timeline/search.js";
 import { area, board, linked, selected, view } from "../timeline/state.js";
-import { afterRedraw, layOut, rebuild, schedule, setView, startView } from "../timeline/view.js";
+import { layOut, rebuild, schedule, setView, startView } from "../timeline/view.js";
 import { showAnswer, showHead } from "./answer.js";
 import { followCover } from "./cover.js";
 import { showFindings } from "./findings.js";
@@ -86,13 +84,11 @@ async function start() {
   loadRows(page.timeline);
   startLegend();
   startView(page.timeline.span, page.opens);
-  afterRedraw.push(drawBookmarks);
   await layOut(nextTask);
   byId("loading").remove();
   document.documentElement.dataset.shown = "timeline";
   await nextTask();
-  for (const watch of [watchKeys, watchPointer, watchHover, watchSearch, watchExport, watchOverview, watchEvents])
-    watch();
+  for (const watch of [watchKeys, watchPointer, watchHover, watchSearch, watchOverview, watchEvents]) watch();
   requestAnimationFrame(() => requestAnimationFrame(() => performance.mark("useful"))); // after the first paint
   window.traceview = { view, drawn, board, page, selected, area, linked, setView, marksIn, eventCount };
   document.documentElement.dataset.drawn = "true";

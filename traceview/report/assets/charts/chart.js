@@ -4,7 +4,6 @@
 import { inflated } from "../core/columns.js";
 import { actionButton, byId, el, softLine } from "../core/dom.js";
 import { linkTo } from "../timeline/linked.js";
-import { savePng } from "./png.js";
 
 /** @type {{ all: import("../types").Chart[], watcher: IntersectionObserver | null, last: Promise<void> }} */
 export const charts = { all: [], watcher: null, last: Promise.resolve() };
@@ -55,12 +54,10 @@ export function chartSection(spec) {
   const behind = el("div", { class: "behind", id: spec.id + "-table", hidden: true });
   const folded = { class: "small", "aria-expanded": "false", "aria-controls": behind.id };
   const tabled = actionButton("Table", folded, () => toggleTable(chart, behind, tabled));
-  const named = { class: "small", "aria-label": `Save as PNG: ${spec.heading}`, title: "Save this chart as PNG" };
-  const png = actionButton("PNG", named, () => libraryLoaded().then(() => savePng(chart)));
   return el(
     "section",
     { class: "figure", id: spec.id },
-    el("div.figure-head", el("h2", spec.heading), el("span.spacer"), tabled, png),
+    el("div.figure-head", el("h2", spec.heading), el("span.spacer"), tabled),
     el("div.notes-place", chart.status, softLine(spec.note)),
     stage,
     behind,

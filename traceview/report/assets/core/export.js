@@ -1,4 +1,4 @@
-// Tables as CSV files and pictures as PNG files, which the browser saves without a network.
+// Tables as CSV files, which the browser saves without a network.
 import { el } from "./dom.js";
 import { page } from "./page.js";
 
@@ -33,8 +33,8 @@ export function fieldName(heading, suffix = "") {
   );
 }
 
-// For example dual.idle_gaps_by_length.png: capture and content, in characters that every file system accepts.
-export function fileName(what, ending) {
+// For example dual.idle_gaps_by_length.csv: capture and content, in characters that every file system accepts.
+function fileName(what, ending) {
   const stem = page.file
     .replace(/\.[A-Za-z0-9]+$/, "")
     .replace(/[^A-Za-z0-9_-]+/g, "_")
@@ -43,7 +43,7 @@ export function fileName(what, ending) {
   return `${stem || "capture"}.${fieldName(what).slice(0, 60)}.${ending}`;
 }
 
-export function save(name, blob) {
+function save(name, blob) {
   const href = URL.createObjectURL(blob);
   const link = el("a", { href, download: name });
   link.click();

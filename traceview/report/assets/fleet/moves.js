@@ -1,7 +1,6 @@
 // Keyboard, pointer and buttons of the ranks.
 import { queryAll, byId } from "../core/dom.js";
 import { watchTip } from "../core/tip.js";
-import { savePicture } from "./picture.js";
 import { AXIS, HIGH, LOWEST, TALLEST, drawMap, heatLeft } from "./ranks.js";
 import { sortRanks } from "./scale.js";
 import { heat, map } from "./state.js";
@@ -98,5 +97,4 @@ export function watchInput() {
       row = map.order.findIndex((rank) => text && rankLabel(rank).toLowerCase().includes(text));
     if (row >= 0) selectCell(row);
   });
-  byId("png").addEventListener("click", savePicture);
 }

@@ -57,7 +57,7 @@ export function drawMap() {
   ].join(" ");
 }
 
-export function paint(pen, wide, high, top, height) {
+function paint(pen, wide, high, top, height) {
   const first = Math.floor(top / height),
     last = Math.min(map.order.length, Math.ceil((top + high - AXIS) / height)),
     left = heatLeft(wide);

@@ -1,7 +1,6 @@
-// The view, the selection, the area, the bookmarks and the open rows in the page's address, so that a link leads to them
+// The view, the selection, the area and the open rows in the page's address, so that a link leads to them
 // and the browser's back button returns to the view before. Times are ns from the page's zero.
 import { leaveArea, showArea } from "./area.js";
-import { bookmarks } from "./bookmarks.js";
 import { bringInSight } from "./go.js";
 import { isHead } from "./rows.js";
 import { clearSelected, selectPlace } from "./select.js";
@@ -9,8 +8,6 @@ import { area, board, selected, view } from "./state.js";
 import { afterRedraw, rebuild, setView } from "./view.js";
 
 const SETTLED = 1000; // ms without a change, after which a new view is a new step of the history
-const MAX_BOOKMARKS = 100;
-const MAX_NOTE = 200;
 
 /** @type {{ timer: ReturnType<typeof setTimeout> | undefined, own: string, at: number, read: boolean }} */
 const address = { timer: undefined, own: "", at: 0, read: false };
@@ -46,7 +43,6 @@ function addressText() {
     shut: board.numbered.filter((row) => row.group?.shut.has(row.owner) && isHead(row)),
   }))
     if (rows.length) fields.set(name, join(rows));
-  for (const { from, to, note } of bookmarks.all) fields.append("note", `${spanText(from, to)} ${note}`);
   const text = fields.toString();
   return unmoved && !text ? "" : `#t=${spanText(view.from, view.to)}${text ? "&" + text : ""}`;
 }
@@ -75,14 +71,6 @@ function readAddress() {
   Object.assign(address, { own: hash, read: true });
   setView(span[0], span[1]);
   openRows(fields);
-  bookmarks.all = fields
-    .getAll("note")
-    .slice(0, MAX_BOOKMARKS)
-    .flatMap((text) => {
-      const [place, ...note] = text.split(" "),
-        at = spanOf(place);
-      return at ? [{ from: at[0], to: at[1], note: note.join(" ").slice(0, MAX_NOTE) }] : [];
-    });
   rebuild();
   const place = spanOf(fields.get("area")),
     numbers = numbersOf(fields.get("rows")),

@@ -1,7 +1,6 @@
 // Keyboard and buttons of the timeline.
 import { byId, queryAll } from "../core/dom.js";
 import { clearArea, fitArea, keepArea, measureHere, showArea } from "./area.js";
-import { addBookmark, nextBookmark } from "./bookmarks.js";
 import { stepHistory } from "./address.js";
 import { toggleEvents } from "./events.js";
 import { maximise } from "./height.js";
@@ -34,10 +33,8 @@ const MOVES = {
   M: measureRow,
   c: keepArea,
   e: toggleEvents,
-  b: addBookmark,
   p: () => changeRow(pinRow),
   h: () => changeRow(hideRow),
-  B: nextBookmark,
   Backspace: () => stepHistory(-1),
   z: maximise,
   "?": showHelp,

@@ -1,6 +1,5 @@
-// The timeline as a picture: a PNG file, or for paper.
+// The timeline as a picture for paper.
 import { queryAll, byId, context2d, el } from "../core/dom.js";
-import { fileName, save } from "../core/export.js";
 import { page } from "../core/page.js";
 import { cssColour } from "../core/palette.js";
 import { view } from "./state.js";
@@ -47,10 +46,4 @@ function labelsInSight() {
       middle: label.getBoundingClientRect().top + label.offsetHeight / 2 - above,
     }))
     .filter(({ middle }) => middle > 0 && middle < view.height);
-}
-
-export function watchExport() {
-  byId("timeline-png").addEventListener("click", () => {
-    timelinePicture().toBlob((blob) => save(fileName("timeline", "png"), blob), "image/png");
-  });
 }

@@ -3,7 +3,6 @@ import { byId } from "../core/dom.js";
 import { isSideways, watchWheel, wheelPixels } from "../core/wheel.js";
 import { followArea, showArea } from "./area.js";
 import { toX } from "./axis.js";
-import { bookmarkAt, showBookmarks } from "./bookmarks.js";
 import { watchHeight } from "./height.js";
 import { hitAt } from "./hover.js";
 import { fitSelected } from "./keys.js";
@@ -27,10 +26,6 @@ export function watchPointer() {
     byId("corner").textContent = held ? "wheel zooms · drag pans" : "";
   });
   stage.addEventListener("dblclick", (event) => (hitAt(event) ? fitSelected() : fit()));
-  byId("axis").addEventListener("click", (event) => {
-    const mark = bookmarkAt(event.offsetX);
-    if (mark && !pointer.moved) showBookmarks(mark);
-  });
   for (const area of [stage, byId("axis")]) {
     area.addEventListener("pointerdown", (event) => onPress(event, area !== stage || event.shiftKey));
     area.addEventListener("pointermove", onDrag);
