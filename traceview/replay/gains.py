@@ -40,12 +40,12 @@ AT_ONCE = "pin+load"  # stands for the copies and the loader among what is repla
 WITH_LOADER = {"pin": "pinned host memory", "prefetch": "prefetching", "load": "loading in parallel"}
 # The changes that say more than the texts of a finding how its collectives are hidden.
 HOW_TO_HIDE = {change.name: change.title for change in (REORDER, SEPARATE_STREAM, PREFETCH_COLLECTIVE)}
-HOST_TIME = "host time"
+HOST_TIME, KERNELS = "less host time", "less waiting for kernels"
 PATH_WORDS = {
     HOST_TIME: ("host", "call", "launch", "wait"),
-    "copies": ("copy", "memset"),
-    "kernels": ("compute", "communication"),
-    "gaps between operations": ("gap",),
+    "less waiting for copies": ("copy", "memset"),
+    KERNELS: ("compute", "communication"),
+    "less time between operations": ("gap",),
 }
 MOSTLY = 0.5  # share of the run from which what occurs once comes first
 
@@ -144,8 +144,8 @@ class _Gains:
         best = min(predictions, key=lambda each: each.iteration_ns)
         best = self._with_loader(self._changes, best)
         ns, low, high = (self._base - each for each in (best.iteration_ns, best.high_ns, best.low_ns))
-        reason = self._what_else_goes(best) if ns > self._cost(finding) else ""
-        if self._is_run and reason.startswith(f"also shortens {HOST_TIME}"):
+        reason = self._what_else_goes(finding, best) if ns > self._cost(finding) else ""
+        if self._is_run and reason.startswith(f"also {HOST_TIME}"):
             return self._bound(finding, HOST_ONCE), best.change
         return Gain(max(ns, 0), min(low, ns), max(high, ns), "predicted", reason, self._base), best.change
 
@@ -170,7 +170,7 @@ class _Gains:
         whole = int(finding.decisive_fraction * self._base)
         return min(whole, self._base) if each is None else min(each, whole, self._base)
 
-    def _what_else_goes(self, prediction: Prediction) -> str:
+    def _what_else_goes(self, finding: Finding, prediction: Prediction) -> str:
         """Return which time on the critical path, besides the finding's, a change shortens: what, then by how much."""
         assert self._changes is not None, "there is a prediction"
         model = self._changes.model
@@ -180,7 +180,8 @@ class _Gains:
             for words, kinds in PATH_WORDS.items()
         }
         words, (now, then) = max(falls.items(), key=lambda pair: pair[1][0] - pair[1][1])
-        return f"also shortens {words}, from {duration(now)} to {duration(then)} on the critical path"
+        words = "less time in other kernels" if finding.claims == "compute" and words == KERNELS else words
+        return f"also {words}, from {duration(now)} to {duration(then)} on the critical path"
 
     def _bound(self, finding: Finding, reason: str) -> Gain:
         """Return the most that a remedy without a replay can give."""

@@ -449,10 +449,10 @@ def _brief_findings(analysis: Analysis, columns: int) -> list[list[str]]:
 
 
 def _brief_notes(analysis: Analysis, columns: int, free: int) -> list[str]:
-    """Return all notes that put figures in doubt, and of two others those that fit into `free` lines."""
-    doubts = [first_sentence(note) for note in analysis.notes if is_doubt(note)]
-    mended, whole = ([note for note in analysis.notes if note.id in names] for names in (MENDED, WHOLE))
-    others = [first_sentence(note) for note in (*mended, *outside_notes(analysis), *whole) if not is_doubt(note)]
+    """Return the first note that puts figures in doubt or mends them, and of others what fits into `free` lines."""
+    doubts = [first_sentence(note) for note in analysis.notes if is_doubt(note) or note.id in MENDED]
+    whole = (note for note in analysis.notes if note.id in WHOLE)
+    others = [first_sentence(note) for note in (*outside_notes(analysis), *whole) if not is_doubt(note)]
     doubts, others = ([text for text in texts if text not in analysis.answer.text] for texts in (doubts, others))
     return fitting_notes(doubts, others[: max(MAX_NOTES - len(doubts), 0)], free, columns)
 
