@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.fuzz.corpus import Corpus
 from tests.fuzz.damage import damaged
-from tests.fuzz.ended import PLACES, Way
+from tests.fuzz.ended import Way
 from tests.fuzz.forms import Given, hand_over
 from tests.fuzz.structure import changed
 
@@ -22,9 +22,7 @@ OLD = b"what was there before"
 COMMANDS = ("analyze",) * 8 + ("page",) * 3 + ("options",) * 3 + ("info", "compare", "whatif", "redact", "export")
 COMMANDS += ("whatif", "export")
 # The share of each kind of input in the cases.
-KINDS = {"sqlite": 36, "gz": 3, "xz": 3, "zst": 3, "parquet": 7, "arrow": 7, "profiler": 16, "fleet": 10}
-KINDS |= {"twin": 6, "place": 1}
-LONGEST = f"{'n' * 248}.sqlite"  # bytes of a name in a file system of Linux
+KINDS = {"sqlite": 36, "gz": 3, "xz": 3, "zst": 3, "parquet": 7, "arrow": 7, "profiler": 16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +45,6 @@ def make(seed: int, corpus: Corpus, folder: Path) -> Case:
     """Write the files of a case into an empty folder and return the case. A number always gives the same case."""
     chance = random.Random(seed)
     kind = chance.choices(list(KINDS), list(KINDS.values()))[0]
-    if kind == "fleet":
-        return _fleet(seed, corpus, folder, chance)
-    if kind in ("twin", "place"):
-        return _intact(seed, kind, corpus, folder, chance)
     report = folder / chance.choice(NAMES)
     given, story = report_case(kind, report, corpus.exports, corpus, chance)
     command = chance.choice(COMMANDS)
@@ -89,53 +83,6 @@ def report_case(
     if kind == "sqlite":
         return Given(report, "sqlite", report if sound else None), story
     return hand_over(report, kind, corpus, chance), story
-
-
-def _intact(seed: int, kind: str, corpus: Corpus, folder: Path, chance: random.Random) -> Case:
-    """Return a case of an intact report: with twins that have its figures, or in an odd place."""
-    base = chance.choice((*corpus.exports, *corpus.profiler) if kind == "twin" else corpus.exports)
-    way = chance.choice(tuple(PLACES)) if kind == "place" else "sqlite"
-    report, json = folder / (LONGEST if way == "apart" else base.name), folder / "out.json"
-    report.write_bytes(base.read_bytes())
-    arguments = ("analyze", str(report), "--json", str(json), "--no-html")
-    return Case(seed, kind, "analyze", arguments, (report,), (json,), way=way, story=f"{base.name} {kind} {way}")
-
-
-def _fleet(seed: int, corpus: Corpus, folder: Path, chance: random.Random) -> Case:
-    """Return a case of two to five reports, mostly of one run: intact, changed, damaged, in other forms, missing."""
-    bases = chance.choice((corpus.ranks[:4], corpus.ranks[4:], corpus.exports, (*corpus.ranks, *corpus.exports)))
-    paths, story, taken = [], [], list(bases)
-    for place in range(chance.choice((2, 3, 3, 4, 5))):
-        base = taken.pop(chance.randrange(len(taken))) if taken else chance.choice(bases)
-        # Separate folders for the files that hand_over writes beside a report.
-        (folder / f"run{place}").mkdir()
-        path = folder / f"run{place}" / chance.choice((f"rank{place}.sqlite", f"{place} {chance.choice(NAMES)}"))
-        what = chance.choices(("whole", "sqlite", "other", "nothing"), (5, 4, 2, 1))[0]
-        if what == "whole":
-            path.write_bytes(base.read_bytes())
-        elif what == "nothing":
-            path.write_bytes(chance.choice((b"", b"SQLite format 3\x00", b"{}", b"text\n" * 100)))
-            if chance.random() < 0.5:
-                path.unlink()
-        else:
-            kind = what if what == "sqlite" else chance.choice(("gz", "parquet", "arrow", "profiler"))
-            given, how = report_case(kind, path, (base,), corpus, chance)
-            path, what = given.path, " ".join([given.form, *how[1:]])
-        paths.append(path)
-        story.append(f"{base.stem} {what};")
-    options = []
-    for option, values in {
-        "--iteration": (".", "iteration", "(", "^$"), "--skip": ("0", "1", "1000000"), "--margin": ("0", "1000", "5"),
-        "--top": ("1",), "--fail-if": ("straggler > 5%", "skipped > 0", "wait > 1ms", "nonsense > 1"),
-    }.items():  # fmt: skip
-        if chance.random() < 0.15:
-            options += [option, chance.choice(values)]
-    json, page = folder / "out.json", folder / "out.html"
-    drawn = ["--html", str(page)] if chance.random() < 0.2 else ["--no-html"]
-    outputs = (json, page) if drawn[0] == "--html" else (json,)
-    arguments = ("fleet", *map(str, paths), "--json", str(json), *drawn, *options)
-    way = _way(chance)
-    return Case(seed, "fleet", "fleet", arguments, tuple(paths), outputs, way=way, story=" ".join(story))
 
 
 def _way(chance: random.Random) -> Way:

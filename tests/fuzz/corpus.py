@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
-import lzma
 import shutil
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.captures import SAMPLES, sample
+from tests.captures import sample
 
 # Keep one launch in this many, with its operations.
 KEPT = {
@@ -18,28 +17,23 @@ KEPT = {
     "scenarios/managed": 1, "scenarios/p2p": 1, "scenarios/graph_nodes": 2, "scenarios/contexts": 1,
 }  # fmt: skip
 TRACES = {"graph": 10, "serial": 40}
-RANKS_KEPT = 24
 EVENTS = ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "SYNCHRONIZATION", "CUDA_EVENT", "RUNTIME")
 ENUMS = ("ENUM_CUDA_MEMCPY_OPER", "ENUM_CUDA_MEM_KIND", "ENUM_NSYS_EVENT_TYPE")
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Exports of single runs, the four ranks of two runs, and traces of torch.profiler, all thinned."""
+    """Exports and traces of torch.profiler, all thinned."""
 
     exports: tuple[Path, ...]
-    ranks: tuple[Path, ...]
     profiler: tuple[Path, ...]
 
     @classmethod
     def make(cls, folder: Path) -> Corpus:
         """Write the corpus into a folder. The same samples give the same bytes."""
         exports = [thinned(name, every, folder / f"{name.replace('/', '_')}.sqlite") for name, every in KEPT.items()]
-        packed = sorted(SAMPLES.glob("ranks/*.sqlite.xz"))
-        assert len(packed) == 8, "a clone holds every sample"
-        ranks = [thinned_rank(item, folder / item.stem) for item in packed]
         traces = [profiler_trace(name, every, folder / f"{name}.json") for name, every in TRACES.items()]
-        return cls(tuple(exports), tuple(ranks), tuple(traces))
+        return cls(tuple(exports), tuple(traces))
 
 
 def profiler_trace(name: str, every: int, path: Path) -> Path:
@@ -48,25 +42,6 @@ def profiler_trace(name: str, every: int, path: Path) -> Path:
     kept = [event for number, event in enumerate(whole["traceEvents"]) if number % every == 0 or event.get("ph") == "M"]
     path.write_text(json.dumps({**whole, "traceEvents": kept}))
     return path
-
-
-def thinned_rank(packed: Path, path: Path) -> Path:
-    """Write a rank with all collectives and one in RANKS_KEPT of the other launches."""
-    path.write_bytes(lzma.decompress(packed.read_bytes()))
-    connection = sqlite3.connect(path)
-    with connection:
-        connection.execute(
-            "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE correlationId % ? <> 0 AND shortName NOT IN "
-            "(SELECT id FROM StringIds WHERE value LIKE 'nccl%')",
-            (RANKS_KEPT,),
-        )
-        connection.execute(
-            "DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE correlationId % ? <> 0 AND correlationId NOT IN "
-            "(SELECT correlationId FROM CUPTI_ACTIVITY_KIND_KERNEL)",
-            (RANKS_KEPT,),
-        )
-    connection.close()
-    return thinned_file(path, RANKS_KEPT, ("MEMCPY", "MEMSET", "SYNCHRONIZATION", "CUDA_EVENT"))
 
 
 def thinned(name: str, every: int, path: Path) -> Path:

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.fuzz.cases import OLD, Case
-from tests.fuzz.ended import PLACES, Ended, run
+from tests.fuzz.ended import Ended, run
 from tests.fuzz.results import results
 
-SKIPPED = re.compile(r"traceview: (?:skipped \S.*: \S|skipped \d+ more; |--fail-if )")
-FAILED_CHECK, SOME_SKIPPED = 1, 3
+FAILED_CHECK = 1
 MISTAKE = "internal error"
 
 
@@ -20,23 +19,16 @@ def judge(case: Case, scratch: Path) -> tuple[int, list[str]]:
     before = {path: _content(path) for path in case.inputs}
     beside = _listed(case)
     ended = run(case.arguments, scratch, case.way)
-    wrong = list((_in_place if case.kind == "place" else _as_promised)(case, ended))
+    wrong = list(_as_promised(case, ended))
     wrong += [f"{path.name!r} was changed" for path in case.inputs if _content(path) != before[path]]
     left = _listed(case) - beside - set(case.outputs)
     wrong += [f"left behind: {sorted(path.name for path in left)}"] if left else []
     wrong += (
         [f"left among temporary files: {names}"] if (names := sorted(item.name for item in scratch.iterdir())) else []
     )
-    if not wrong and ended.code in (0, SOME_SKIPPED) and case.kind != "place":
+    if not wrong and ended.code == 0:
         wrong += results(case, ended, scratch)
     return ended.code, wrong
-
-
-def _in_place(case: Case, ended: Ended) -> Iterator[str]:
-    """Yield what is wrong about an intact report in an odd place: it has one exit code, and an error is one line."""
-    expected = PLACES[case.way][2]
-    if ended.code != expected or ended.raised or MISTAKE in ended.err or ended.err.count("\n") != (expected == 2):
-        yield f"{case.way}: exit code {ended.code}, {ended.err[:2000]!r}"
 
 
 def _as_promised(case: Case, ended: Ended) -> Iterator[str]:
@@ -44,9 +36,8 @@ def _as_promised(case: Case, ended: Ended) -> Iterator[str]:
     if ended.raised:
         yield ended.raised
         return
-    checked = case.command == "fleet" or "--fail-if" in case.arguments
-    expected = {0, 2} | ({FAILED_CHECK} if "--fail-if" in case.arguments else set())
-    if ended.code not in (expected | {SOME_SKIPPED} if case.command == "fleet" else expected):
+    checked = "--fail-if" in case.arguments
+    if ended.code not in ({0, FAILED_CHECK, 2} if checked else {0, 2}):
         yield f"exit code {ended.code}"
     if odd := {item for item in ended.out + ended.err if not item.isprintable() and item != "\n"}:
         yield f"printed {sorted(odd)!r}"
@@ -56,7 +47,7 @@ def _as_promised(case: Case, ended: Ended) -> Iterator[str]:
         yield from _refused(case, ended)
         return
     for line in ended.err.splitlines():
-        if not (checked and SKIPPED.match(line)):
+        if not (checked and line.startswith("traceview: --fail-if ")):
             yield f"said on standard error: {line[:2000]}"
     if any(not out.exists() or (out.is_file() and out.read_bytes() == OLD) for out in case.outputs):
         yield "an output is missing"

@@ -15,9 +15,7 @@ from tests.fuzz.cases import Case
 from tests.fuzz.clocks import on_host_clock, unnamed
 from tests.fuzz.counted import kernels_in
 from tests.fuzz.ended import Ended, run
-from tests.fuzz.fleets import of_fleet
 from tests.fuzz.invariants import broken, miscounted, of_compare, of_whatif, parsed
-from tests.fuzz.twins import different_twins
 from tests.oracle import figures
 from tests.oracle.differences import differences
 
@@ -33,7 +31,7 @@ def results(case: Case, ended: Ended, scratch: Path) -> list[str]:
         if case.command == "export":
             wrong += _exported(out)
         elif out.suffix == ".json":
-            wrong += _document(case, ended, scratch, parsed(out.read_text(encoding="utf-8")))
+            wrong += _document(case, scratch, parsed(out.read_text(encoding="utf-8")))
         elif out.suffix == ".html":
             wrong += _page(out.read_text(encoding="utf-8"))
         else:
@@ -41,10 +39,8 @@ def results(case: Case, ended: Ended, scratch: Path) -> list[str]:
     return wrong
 
 
-def _document(case: Case, ended: Ended, scratch: Path, result: dict[str, Any]) -> list[str]:
+def _document(case: Case, scratch: Path, result: dict[str, Any]) -> list[str]:
     command = case.arguments[0]
-    if case.kind == "twin":
-        return list(different_twins(case.inputs[0], result, scratch, case.seed))
     if command == "analyze":
         return _figures(case, result, scratch)
     if command == "whatif":
@@ -52,7 +48,7 @@ def _document(case: Case, ended: Ended, scratch: Path, result: dict[str, Any]) -
     if command == "compare":
         wrong = list(of_compare(result, same=len(set(case.inputs)) == 1))
         return [*wrong, *_not_reversed(case, scratch, result)] if len(case.inputs) == 2 else wrong
-    return list(of_fleet(case, ended, scratch, result)) if command == "fleet" else []
+    return []
 
 
 def _not_reversed(case: Case, scratch: Path, result: dict[str, Any]) -> Iterator[str]:

@@ -30,5 +30,5 @@ def test_cases(first: int, exports: Corpus, tmp_path: Path) -> None:
 
 
 def test_corpus_has_every_kind_of_capture(exports: Corpus) -> None:
-    assert [len(part) for part in (exports.exports, exports.ranks, exports.profiler)] == [11, 8, 2]
-    assert all(20_000 < path.stat().st_size < 500_000 for path in (*exports.exports, *exports.ranks, *exports.profiler))
+    assert [len(part) for part in (exports.exports, exports.profiler)] == [11, 2]
+    assert all(20_000 < path.stat().st_size < 500_000 for path in (*exports.exports, *exports.profiler))

@@ -4,48 +4,15 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 import sqlite3
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from tests.fuzz.ended import run
 from tests.fuzz.structure import tables
-from tests.oracle.differences import differences
 
 MOVED = ("start", "end", "timestamp", "rawTimestamp")
 TIMES = ("start_ns", "end_ns", "gpu_end_ns", "window_ns")
 NAMED = ("nameId", "textId", "shortName", "demangledName", "mangledName", "name", "mode")
 ODD_TEXTS = ('"cpu", "dtype": "float32"}', "\n(1): <module>", "C:\\Users\\me", "\x01", '"', "N/A", "}, {", "[")
-
-
-def different_twins(report: Path, result: dict[str, Any], scratch: Path, seed: int) -> Iterator[str]:
-    """Yield the figures that differ between a report, whose document is `result`, and a twin of it."""
-    chance = random.Random(seed)
-    is_trace = report.suffix == ".json"
-    twin, document = report.with_name(f"twin{report.suffix}"), report.with_name("twin_out.json")
-    how = with_odd_names if is_trace else chance.choice((moved_in_time, renumbered))
-    moved = 0
-    if is_trace:
-        twin.write_bytes(with_odd_names(json.loads(report.read_text(encoding="utf-8")), chance))
-    else:
-        shutil.copyfile(report, twin)
-        connection = sqlite3.connect(twin)
-        with connection:
-            moved = (moved_in_time if how is moved_in_time else renumbered)(connection, chance)
-        connection.close()
-    ended = run(("analyze", str(twin), "--json", str(document), "--no-html", "--quiet"), scratch)
-    if ended.code:
-        yield f"{how.__name__}: {ended.err}{ended.raised}"
-    else:
-        expected, actual = without_times(result, 0), without_times(json.loads(document.read_text()), -moved)
-        for part in ("devices", "iterations", "host") if is_trace else sorted(expected):
-            yield from (
-                f"{how.__name__}: {part}: {line}" for line in list(differences(expected[part], actual[part]))[:5]
-            )
-    for path in (twin, document):
-        path.unlink(missing_ok=True)
 
 
 def moved_in_time(connection: sqlite3.Connection, chance: random.Random) -> int:
