@@ -168,7 +168,7 @@ def test_different_stream_ids_and_iteration_names_match() -> None:
     fleet = merged([original("public/nsys2026.2_2gpu_nccl.sqlite")])
     (group,) = fleet.groups
     assert (group.kind, fleet.unmatched, group.how) == ("SendRecv", 0, "order")
-    assert sum(rank.matched for rank in fleet.ranks) == 2 * group.count == 66  # its layers are no steps
+    assert sum(rank.matched for rank in fleet.ranks) == 2 * group.count == 66  # layers are not steps
 
 
 def test_rows_are_means_of_the_heat_map(slow_host: Fleet) -> None:

@@ -85,7 +85,7 @@ class Operations(NamedTuple):
     size: Times  # bytes
     name: Codes  # index in the categories of Trace.operations["name"]
     family: Codes  # index in FAMILIES
-    blocks: Codes  # of the launch; 0 if unknown
+    blocks: Codes  # blocks of the launch; 0 if unknown
     queued: Times  # ns launched but not started beside exposed work, for no reason in the capture
     waves: NDArray[np.float64]  # blocks over those that the device holds at once; NaN if unknown
 
@@ -130,7 +130,7 @@ class MachineFacts(NamedTuple):
     staging_rate: float  # bytes/ns of pageable copies
     gpu: str = ""  # model name
     overhead: float = 0.0  # share of the modelled time that the profiler itself takes
-    sms: int = 0  # of the GPU; 0 if unknown
+    sms: int = 0  # SMs of the GPU; 0 if unknown
     same_launches: float = 1.0  # share of the kernels that each modelled iteration launches with the same grid
 
 

@@ -49,9 +49,9 @@ def price_shares(graph: DependencyGraph, blocks: float) -> NDArray[np.float64]:
     """Return by which part of the time beside work of so many blocks each operation becomes longer.
 
     Each block takes an SM. A kernel that fits on the others takes as long as alone. A kernel of several waves loses the
-    rate of those SMs. Of a kernel of one wave that does not fit, the blocks that are left over wait until the SMs are
-    free, which costs the whole time, unless its blocks share their work, which costs the rate: a capture does not show
-    which, so that it is the mean of both. Without launch shapes, the part is that of all-reduces beside a step.
+    rate of those SMs. If a kernel of one wave does not fit, its remaining blocks wait until the SMs are free, which
+    costs the whole time, unless its blocks share their work, which costs the rate. A capture does not show which, so
+    that the part is the mean of both. Without launch shapes, it is that of all-reduces beside a step.
     """
     waves, sms = graph.operations.waves, graph.facts.sms
     shares = np.full(len(waves), REDUCE_SLOW)
@@ -297,7 +297,7 @@ def _with_gathers_ahead(graph: DependencyGraph, is_gather: Mask, groups: Sequenc
 
 
 def _other_work_before(graph: DependencyGraph, is_gather: Mask, rows: Codes) -> Codes:
-    """Return the last work before each operation on its stream that is no gather; -1 for none."""
+    """Return the last work before each operation on its stream that is not a gather; -1 for none."""
     before = work_before(graph, STREAM)
     earlier = before[rows]
     while (skipped := (earlier >= 0) & is_gather[earlier]).any():
