@@ -87,6 +87,9 @@ class Pieces:
         while more:
             piece, separator, rest = BOUNDARY.sub(b"}" + SEPARATOR, rest).rpartition(SEPARATOR)
             if separator:
+                # Only the first event of a piece can be longer than what is read at once.
+                end = piece.find(SEPARATOR)
+                _check_event_length(end if end >= 0 else len(piece))
                 yield piece
             _check_event_length(len(rest))
             # Read as much as is left over, so that a long event is not searched again for every block.
