@@ -25,7 +25,6 @@ import { followCover } from "./cover.js";
 import { showFindings } from "./findings.js";
 import { showKernels } from "./kernels.js";
 import { watchPrinting } from "./print.js";
-import { showQuery } from "./query.js";
 import { showStrip } from "./strip.js";
 import { showNotes, showTables } from "./tables.js";
 import { showWhatIf } from "./whatif.js";
@@ -93,7 +92,7 @@ async function start() {
   window.traceview = { view, drawn, board, page, selected, area, linked, setView, marksIn, eventCount };
   document.documentElement.dataset.drawn = "true";
   await domReady();
-  for (const show of [() => followCover(showFindings), showIterations, showTables, showNotes, showKernels, showQuery]) {
+  for (const show of [() => followCover(showFindings), showIterations, showTables, showNotes, showKernels]) {
     await show();
     await nextTask();
   }
