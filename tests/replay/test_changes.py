@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.captures import analyzed, sample
 from traceview.errors import RequestError
 from traceview.model.analysis import Analysis
+from traceview.model.whatif import Prediction
 from traceview.replay.build import build
 from traceview.replay.changes import ranks as data_parallel
 from traceview.replay.constants import power_limits, reduce_rate
 from traceview.replay.graph import RUN
 from traceview.replay.outcome import with_clock
-from traceview.replay.prediction import measured, predict
+from traceview.replay.prediction import Changes, changes_of_run, measured, predict
 from traceview.replay.select import Selection, select
 
 # Runs under the profiler, so that predictions are exact.
@@ -93,3 +96,15 @@ def test_overlapped_communication_keeps_the_order_of_other_work() -> None:
     # Two GPUs with a batch each are never faster than one GPU with one batch.
     ddp = analyzed(sample("trainer/ddp.sqlite"), costs=None)
     assert measured(prefetch()) * 0.98 < predict(ddp, ["overlap"]).iteration_ns <= measured(ddp)
+
+
+def test_no_prediction_is_below_the_mean_compute_of_all_iterations() -> None:
+    analysis = analyzed(sample("dual.sqlite"))
+    usual = changes_of_run(analysis)
+    assert usual is not None and usual.model.compute_ratio == pytest.approx(1, abs=0.01)
+    # Iterations that the model does not hold compute so much longer that the mean is 1.5 times that of the modelled.
+    changes = Changes(analysis, replace(usual.model, compute_ratio=1.5))
+    compute = max(use.steady.compute_ns for use in analysis.devices) // usual.model.selection.steady
+    before, after = usual.prediction("graph"), changes.prediction("graph")
+    assert isinstance(before, Prediction) and isinstance(after, Prediction)
+    assert before.low_ns < 1.4 * compute < after.low_ns <= after.iteration_ns

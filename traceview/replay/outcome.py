@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -67,7 +68,8 @@ class RunModel:
 
     For predictions of a run without the profiler, `graph` is the graph without it, and the iteration time is that of
     the run without the profiler. `host_left` is the share of the host's time that stays without the profiler where
-    only hidden host time has to be corrected for it.
+    only hidden host time has to be corrected for it. `compute_ratio` is the mean compute of all counted iterations over
+    that of the modelled ones, at least 1: other kinds of iterations may compute more.
     """
 
     graph: DependencyGraph
@@ -75,12 +77,14 @@ class RunModel:
     selection: Selection
     is_unprofiled: bool = False
     host_left: Bounds = UNCHANGED
+    compute_ratio: float = 1.0
 
     def without_profiler(self, trace: Trace, time: UnprofiledTime) -> RunModel:
         """Return the model of the same run without the profiler. Raises UnfitGraphError."""
         events = traced_events(trace, self.graph)
         graph = without_profiler(trace, self.graph, events, time.costs, slowdown=time.slowdown)
-        return RunModel(graph, replay(graph), self.selection._replace(measured_ns=time.mean_ns), is_unprofiled=True)
+        selection = self.selection._replace(measured_ns=time.mean_ns)
+        return replace(self, graph=graph, base=replay(graph), selection=selection, is_unprofiled=True)
 
     @cached_property
     def host(self) -> int:
@@ -102,7 +106,7 @@ class RunModel:
     @cached_property
     def work(self) -> tuple[_Work, ...]:
         """The kernels of each class and the copies of each direction on each GPU."""
-        return _work_of(self.graph)
+        return _work_of(self.graph, self.compute_ratio)
 
     @property
     def measured(self) -> int:
@@ -187,20 +191,23 @@ def kernel_time(graph: DependencyGraph) -> int:
 class _Work(NamedTuple):
     """The kernels of a class, or the copies of a direction, on a GPU in the counted iterations.
 
-    `members` are their rows, `total` is the sum of their times and `busy` the length of their union, in ns.
+    `members` are their rows, `total` is the sum of their times and `busy` the length of their union, in ns. `ratio` is
+    that of RunModel for compute.
     """
 
     members: Codes
     total: int
     busy: int
+    ratio: float
 
 
-def _work_of(graph: DependencyGraph) -> tuple[_Work, ...]:
+def _work_of(graph: DependencyGraph, compute_ratio: float) -> tuple[_Work, ...]:
     ops, ns, work = graph.operations, graph.run_times, []
     kinds = [*(ops.code == code for code in COUNTED), *(ops.kind == KINDS.index(kind) for kind in ENGINES)]
-    for device, is_kind in itertools.product(np.unique(ops.device).tolist(), kinds):
-        own = np.flatnonzero(graph.is_counted & (ops.device == device) & is_kind)
-        work.append(_Work(own, int(ns[own].sum()), length(union(ops.start[own], ops.end[own]))))
+    ratios = (compute_ratio, *[1.0] * (len(kinds) - 1))  # COUNTED begins with compute
+    for device, (is_kind, ratio) in itertools.product(np.unique(ops.device).tolist(), zip(kinds, ratios, strict=True)):
+        members = np.flatnonzero(graph.is_counted & (ops.device == device) & is_kind)
+        work.append(_Work(members, int(ns[members].sum()), length(union(ops.start[members], ops.end[members])), ratio))
     return tuple(work)
 
 
@@ -210,8 +217,8 @@ def remaining_work(model: RunModel, graph: DependencyGraph) -> int:
     No change takes less time. Work of one kind overlaps as measured; different kinds may run side by side.
     """
     ns = graph.run_times
-    left = (each.busy * int(ns[each.members].sum()) / max(each.total, 1) for each in model.work)
-    return max((int(ns) // graph.counted for ns in left), default=0)
+    remaining = (each.busy * int(ns[each.members].sum()) / max(each.total, 1) * each.ratio for each in model.work)
+    return max((int(each) // graph.counted for each in remaining), default=0)
 
 
 def share_of_others(trace: Trace, selection: Selection) -> float:
