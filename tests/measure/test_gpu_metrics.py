@@ -12,7 +12,7 @@ import pytest
 
 from tests.captures import sample
 from traceview.measure.gpu_metrics import metric_curves
-from traceview.model.analysis import Analysis, Iterations
+from traceview.model.analysis import Analysis
 from traceview.model.sizes import MetricMeans
 from traceview.pipeline import analyze
 
@@ -68,23 +68,6 @@ def test_means_agree_with_loops(analysis: Analysis) -> None:
         assert means.sm_active == pytest.approx(fmean(values) / 100, abs=1e-4)
         assert (means.tensor_active, means.gpc_clock_mhz, means.dram_read) == (0.12, 1980, None)
     assert row(analysis, "idle").sm_active == pytest.approx(0.3, abs=0.04)  # at most a tenth of a sample computes
-
-
-def test_each_counted_iteration_has_its_samples(analysis: Analysis) -> None:
-    iterations = analysis.iterations
-    assert isinstance(iterations, Iterations)
-    rows = analysis.tables["iteration_metrics"].rows
-    samples = analysis.trace.gpu_metrics.select("start", "end", "sm_active").rows()
-    assert [each.iteration for each in rows] == list(range(iterations.skipped, iterations.count))
-    for each in rows[::5]:
-        own = iterations.per_iteration[each.iteration]
-        values = [
-            value
-            for start, end, value in samples
-            if min(end, own.end_ns) - max(start, own.start_ns) >= 0.9 * (end - start)
-        ]
-        assert (each.part, each.count) == (own.name, len(values))
-        assert each.sm_active == pytest.approx(fmean(values) / 100, abs=1e-4)
 
 
 def test_curves_and_notes(analysis: Analysis) -> None:

@@ -15,7 +15,7 @@ from math import isfinite
 from typing import Any
 
 from traceview.measure.base import Measure
-from traceview.measure.gpu_metrics import GPU_METRICS, ITERATION_METRICS, metric_curves
+from traceview.measure.gpu_metrics import GPU_METRICS, metric_curves
 from traceview.measure.host import LINES
 from traceview.measure.kernels import FAMILIES, KERNEL_PLACES, KERNELS, MODULES
 from traceview.measure.matrix_shapes import MATRIX_SHAPES
@@ -128,7 +128,6 @@ MEASURES: tuple[Measure, ...] = (
     MATRIX_PRECISIONS,
     MATRIX_SHAPES,
     GPU_METRICS,
-    ITERATION_METRICS,
     SPEED_OF_LIGHT,
     SYNC_CALLS,
     IMPLICIT_CALLS,

@@ -1,4 +1,4 @@
-"""Means of a GPU's hardware counters by what the GPU does and by iteration, and their curves for the timeline."""
+"""Means of a GPU's hardware counters by what the GPU does, and their curves for the timeline."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from traceview import intervals
 from traceview.intervals import Intervals
 from traceview.measure.activity import Activity
-from traceview.measure.base import CaptureInput, DeviceInput, Measure
+from traceview.measure.base import DeviceInput, Measure
 from traceview.measure.kernels.families import shape_kinds
-from traceview.model.analysis import NotMeasured
 from traceview.model.columns import Table
-from traceview.model.sizes import CLOCKS, METRICS, SHARES, CounterSeries, IterationMetrics, MetricMeans
+from traceview.model.sizes import CLOCKS, METRICS, SHARES, CounterSeries, MetricMeans
 from traceview.model.trace import Trace, enum_texts
 
 FILLED = 0.9  # share of a sample that work must fill for the sample to count for it
@@ -85,37 +83,6 @@ def _means(sums: Mapping[str, Any]) -> dict[str, Any]:
     return {"count": sums["count"], **shares, **clocks}
 
 
-def iteration_metrics(given: CaptureInput) -> tuple[IterationMetrics, ...]:
-    """Return the means of each counted iteration on each device whose samples are short enough to lie in it.
-
-    A sample belongs to the window if it starts there.
-    """
-    iterations, trace = given.iterations, given.trace
-    if trace.gpu_metrics.is_empty() or isinstance(iterations, NotMeasured):
-        return ()
-    counted = iterations.per_iteration[iterations.skipped :]
-    bounds = np.array([(each.start_ns, each.end_ns) for each in counted], np.int64).reshape(-1, 2)
-    rows = []
-    for device in sorted(given.devices, key=lambda each: each.device):
-        samples = trace.gpu_metrics.filter(pl.col("device") == device.device)
-        if trace.window is not None:
-            samples = samples.filter(pl.col("start").is_between(trace.window.start, trace.window.end, closed="left"))
-        index = _iteration_of(samples["start"].to_numpy(), samples["end"].to_numpy(), bounds)
-        inside = samples.with_columns(pl.Series("iteration", index)).filter(pl.col("iteration") >= 0)
-        for sums in inside.group_by("iteration").agg(*_METRIC_SUMS).sort("iteration").iter_rows(named=True):
-            name, place = counted[sums["iteration"]].name, iterations.skipped + sums["iteration"]
-            rows.append(IterationMetrics(part=name, **_means(sums), device=device.id, iteration=place))
-    return tuple(rows)
-
-
-def _iteration_of(start: NDArray[np.int64], end: NDArray[np.int64], bounds: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the row of `bounds`, ascending [start, end), that holds most of each sample; -1 where none fills it."""
-    at = np.searchsorted(bounds[:, 0], (start + end) // 2, side="right") - 1
-    first, last = bounds[np.maximum(at, 0)].T
-    inside = np.minimum(end, last) - np.maximum(start, first)
-    return np.where((at >= 0) & (inside >= FILLED * (end - start)), at, -1)
-
-
 GPU_METRICS = Measure(
     Table(
         name="gpu_metrics",
@@ -125,15 +92,4 @@ GPU_METRICS = Measure(
         shown=SHOWN,
     ),
     metric_means,
-)
-ITERATION_METRICS = Measure(
-    Table(
-        name="iteration_metrics",
-        title="GPU metrics of each iteration",
-        row_type=IterationMetrics,
-        shown=("label", *SHOWN[1:]),
-        first=5,
-    ),
-    iteration_metrics,
-    "capture",
 )

@@ -14,7 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import Times
-from traceview.model.columns import column, derived
+from traceview.model.columns import column
 from traceview.model.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -193,16 +193,3 @@ class MetricMeans:
     nvlink_tx: float | None = column("fraction", "tx", "Bytes sent over NVLink, protocol included, of peak.")
     gpc_clock_mhz: int | None = column("count", "GPC MHz", "Clock of the SMs.")
     sys_clock_mhz: int | None = column("count", "SYS MHz", "Clock of the front end and the copy engines.")
-
-
-@dataclass(frozen=True, slots=True)
-class IterationMetrics(MetricMeans):
-    """The means of one counted iteration on one device."""
-
-    device: str = column("text", "GPU", "The GPU.")
-    iteration: int = column("id", "index", "The iteration's index in iterations.per_iteration.")
-
-    @derived("text", "iteration", "The iteration and its GPU.")
-    def label(self) -> str:
-        """The iteration and its GPU."""
-        return f"{self.part}, {self.device}"
