@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from traceview.intervals import Times
+from traceview.intervals import Times, adjoining, rows_by_code
 from traceview.model.sizes import empty_frame
 from traceview.model.trace import CLOCK_FIGURES, STREAM_EVENTS
 from traceview.normalise.api import ASYNC_COPY, BLOCKING_COPY, Links, without_suffix
@@ -236,12 +236,15 @@ MAX_SAMPLED_BITS = 18  # the evidence is that of about 2^18 calls and operations
 BLOCK_BITS = 10  # a sample has whole blocks of correlation ids: work that was launched one after another
 HASH = 2_654_435_761  # Knuth's multiplicative hash of 32 bits
 DEVICE_TO_HOST, PAGEABLE = 2, 0  # CUpti_ActivityMemcpyKind, CUpti_ActivityMemoryKind
-# By the name of a call that waits: the columns of its row in SYNCHRONIZATION that identify the work it waits for. The
-# type of the row is not enough: nsys 2024 gives some rows of cudaStreamWaitEvent that of a synchronization.
-WAITS = (
-    (re.compile(r"(?:cuda|cu)StreamSynchronize"), ("process", "contextId", "streamId")),
-    (re.compile(r"cudaDeviceSynchronize|cuCtxSynchronize"), ("process", "contextId")),
-)
+# The names of the calls that show when work ended.
+CALLS = {
+    "copies": (ASYNC_COPY, BLOCKING_COPY),
+    "of_stream": (re.compile(r"(?:cuda|cu)StreamSynchronize"),),
+    "of_context": (re.compile(r"cudaDeviceSynchronize|cuCtxSynchronize"),),
+}
+# The columns of a wait's row in SYNCHRONIZATION that identify the work it waits for. The type of the row is not enough:
+# nsys 2024 gives some rows of cudaStreamWaitEvent that of a synchronization.
+WAITS = {"of_stream": ("process", "contextId", "streamId"), "of_context": ("process", "contextId")}
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(GPU_TABLES, (*raw.TIMES, *RAW_COLUMNS, "correlationId")),
     raw.RUNTIME: (*raw.TIMES, "globalTid", "correlationId", "nameId"),
@@ -304,8 +307,14 @@ def measure_clocks(
         latency=pl.col("start") - pl.col("call_start"), after_call=pl.col("start") - pl.col("call_end")
     )
     ends = pl.concat([_copies_to_host(launched), *_waits(rows, launched, calls)])
-    of_device = ((frame.filter(pl.col("device") == device) for frame in (launched, ends)) for device in range(count))
-    return _with_common_offset([_bounds(*evidence) for evidence in of_device])
+    clocks = zip(_by_device(launched, count), _by_device(ends, count), strict=True)
+    return _with_common_offset([_bounds(*evidence) for evidence in clocks])
+
+
+def _by_device(frame: pl.DataFrame, count: int) -> Iterator[pl.DataFrame]:
+    rows = dict(rows_by_code(frame["device"].to_numpy()))
+    for device in range(count):
+        yield frame[adjoining(rows[device])] if device in rows else frame.clear()
 
 
 def _with_common_offset(clocks: list[ClockBounds]) -> list[ClockBounds]:
@@ -330,14 +339,17 @@ def _key(correlation: str) -> pl.Expr:
 
 
 def _calls(rows: pl.DataFrame, tables: dict[str, pl.DataFrame], failed: pl.DataFrame | None) -> pl.DataFrame:
-    """Return the first call with each KEY: `call` (its name), call_start, call_end."""
+    """Return the first call with each KEY: call_start, call_end, and whether its name is one of each of CALLS."""
     calls = _with_key(rows, "globalTid").sort("start").filter(pl.col(KEY).is_first_distinct())
     if failed is not None:
         calls = calls.join(failed.select(_key("correlation")), on=KEY, how="anti")
     ids = calls["nameId"].fill_null(0)
     used = ids.unique()
     texts = pl.Series([without_suffix(name) for name in texts_of(used, tables)], dtype=pl.String)
-    names = pl.DataFrame({"nameId": used, "call": texts})
+    names = pl.DataFrame({"nameId": used}).with_columns(
+        texts.str.contains(f"^(?:{'|'.join(pattern.pattern for pattern in patterns)})$").alias(kind)
+        for kind, patterns in CALLS.items()
+    )
     return calls.select(KEY, ids, call_start="start", call_end="end").join(names, on="nameId").drop("nameId")
 
 
@@ -351,14 +363,9 @@ def _work(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _has_name(*patterns: re.Pattern[str]) -> pl.Expr:
-    names = "|".join(pattern.pattern for pattern in patterns)
-    return pl.col("call").str.contains(f"^(?:{names})$")
-
-
 def _copies_to_host(launched: pl.DataFrame) -> pl.DataFrame:
     """Return how much later than its call each copy to pageable memory ends (device, ahead)."""
-    copies = launched.filter(_has_name(ASYNC_COPY, BLOCKING_COPY), pl.col("to_pageable"))
+    copies = launched.filter("copies", "to_pageable")
     return copies.select("device", ahead=pl.col("end") - pl.col("call_end"))
 
 
@@ -369,10 +376,10 @@ def _waits(rows: Mapping[str, pl.DataFrame], launched: pl.DataFrame, calls: pl.D
     ids = [pl.col(name).fill_null(0) for name in RAW_COLUMNS[2:]]
     waits = _with_key(rows[raw.SYNCHRONIZATION], "globalPid").with_columns(ids).join(calls, on=KEY)
     before = launched.sort("call_end")
-    for name, keys in WAITS:
+    for kind, keys in WAITS.items():
         reach = before.select(*keys, "device", at="call_end", reach=pl.col("end").cum_max().over(keys))
         joined = (
-            waits.filter(_has_name(name))
+            waits.filter(kind)
             .sort("call_start")
             .join_asof(reach, left_on="call_start", right_on="at", by=keys, check_sortedness=False)
         )
