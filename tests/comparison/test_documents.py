@@ -49,7 +49,7 @@ def test_verdict_is_that_of_the_reports(folder: Path, pair: tuple[str, str]) -> 
         for name in ("verdict", "why", "confidence", "ratio", "ratio_low", "ratio_high", "time"):
             assert getattr(found, name) == getattr(expected, name), name
         for capture, other in ((comparison.base, truth.base), (found.capture, expected.capture)):
-            for name in ("devices", "iterations", "range", "count", "skipped", "wall_ns", "start_ns", "shape"):
+            for name in ("devices", "iterations", "range", "count", "skipped", "wall_ns", "start_ns", "quantiles_ns"):
                 assert getattr(capture, name) == getattr(other, name), name
             assert capture.unprofiled_ns == other.unprofiled_ns
         assert found.unprofiled_ratio == expected.unprofiled_ratio

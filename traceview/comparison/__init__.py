@@ -16,8 +16,8 @@ from traceview.comparison.change import (
     change_between,
     judge_time,
     mean_change,
+    quantiles,
     ratio_interval,
-    time_shape,
 )
 from traceview.comparison.document import AnalysisDocument, Analyzed, DocumentFinding, read_document, with_unprofiled
 from traceview.comparison.kernels import LineSamples, iteration_work, kernel_changes, line_changes, sample_lines
@@ -191,7 +191,7 @@ def _capture(side: _Side, is_whole: bool) -> ComparedCapture:
         skipped=sample.skipped,
         wall_ns=tuple(sample.wall.tolist()),
         start_ns=tuple(sample.start.tolist()),
-        shape=time_shape(sample.wall),
+        quantiles_ns=quantiles(sample.wall),
         unprofiled_ns=unprofiled,
     )
 

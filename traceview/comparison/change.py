@@ -1,6 +1,6 @@
-"""Changes of figures, their confidence intervals, the verdict on the time per iteration, and the shape of its times.
+"""Changes of figures, their confidence intervals, and the verdict on the time per iteration.
 
-docs/compare.md says how intervals and shapes are made. Three choices make the bootstrap exact, reproducible and fast:
+docs/compare.md says how intervals are made. Three choices make the bootstrap exact, reproducible and fast:
 
 - The seed is fixed, and the draws depend only on the numbers of iterations and blocks.
 - The median of a resample is an order statistic of the sample at a random rank. The rank is drawn directly from
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview.intervals import Times
-from traceview.model.comparison import FigureChange, IterationWork, TimeShape
+from traceview.model.comparison import FigureChange, IterationWork
 
 SEED = 20_260_101
 RESAMPLES = 4_000
@@ -301,46 +301,9 @@ def judge_time(
     return TimeVerdict(word, f"the {100 * LEVEL:g}% interval of the difference does not contain zero", probability)
 
 
-MIN_SHAPE_VALUES = 8
-# A uniform distribution loses 75% of its variance by the best split, a normal one 64%.
-MIN_REMOVED_VARIANCE = 0.85
-MIN_PEAK_SHARE = 0.1  # share of the iterations in each of two peaks
-MIN_DISTANCE = 0.2  # distance between two peaks, as a share of the mean
-TAIL_FACTOR = 1.5  # an iteration longer than this times the median is in the tail; warm-up has the same limit
-MIN_TAIL_TIME = 0.05  # share of the time that the tail takes beyond the median
 QUANTILES = (5, 25, 50, 75, 95)
 
 
-def time_shape(values: Times) -> TimeShape:
-    """Return the shape of the distribution of iteration times, in any order."""
-    ordered = np.sort(values)
-    quantiles = {f"p{q}": int(np.percentile(ordered, q, method="lower")) for q in QUANTILES}
-    if len(ordered) < MIN_SHAPE_VALUES:
-        return TimeShape("unknown", quantiles)
-    low, high, share, removed = _best_split(ordered)
-    if (
-        removed >= MIN_REMOVED_VARIANCE
-        and MIN_PEAK_SHARE <= share <= 1 - MIN_PEAK_SHARE
-        and high - low >= MIN_DISTANCE * ordered.mean()
-    ):
-        return TimeShape("two peaks", quantiles, low, high, round(share, 3))
-    middle = quantiles["p50"]
-    late = ordered[ordered > TAIL_FACTOR * middle]
-    if late.sum() - middle * len(late) >= MIN_TAIL_TIME * ordered.sum() and len(late):
-        return TimeShape("tail", quantiles, middle, int(late.mean()), round(len(late) / len(ordered), 3))
-    return TimeShape("one peak", quantiles)
-
-
-def _best_split(ordered: Times) -> tuple[int, int, float, float]:
-    """Return the means of both sides, the share of values in the upper one, and the share of the variance removed."""
-    count = len(ordered)
-    values = (ordered - ordered[0]).astype(np.float64)
-    lower = np.arange(1, count)
-    sums = np.cumsum(values)
-    below, above = sums[:-1] / lower, (sums[-1] - sums[:-1]) / (count - lower)
-    between = lower * (count - lower) / count**2 * (above - below) ** 2
-    at = int(np.argmax(between))
-    variance = float(values.var())
-    start = int(ordered[0])
-    removed = float(between[at]) / variance if variance else 0.0
-    return start + int(below[at]), start + int(above[at]), (count - at - 1) / count, removed
+def quantiles(values: Times) -> dict[str, int]:
+    """Return quantiles of the times of iterations, p5 to p95, in ns."""
+    return {f"p{q}": int(np.percentile(values, q, method="lower")) for q in QUANTILES}

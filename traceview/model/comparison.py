@@ -17,21 +17,6 @@ STATUSES = ("appeared", "vanished", "slower", "faster", "changed", "same")
 
 
 @dataclass(frozen=True, slots=True)
-class TimeShape:
-    """The distribution of the times of iterations: `quantiles` in ns (p5 to p95), and its form in a word.
-
-    With two peaks, `low_ns` and `high_ns` are their means and `high_fraction` is the share of iterations in the upper
-    one. With a tail, these are the median, the mean of the tail, and the share of iterations in the tail.
-    """
-
-    form: str  # "one peak", "two peaks", "tail", or "unknown" for few iterations
-    quantiles: Mapping[str, int]
-    low_ns: int | None = None
-    high_ns: int | None = None
-    high_fraction: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class IterationWork:
     """The work of an iteration in two captures, as launches of kernels and graphs.
 
@@ -67,7 +52,7 @@ class ComparedCapture:
     skipped: int  # warm-up, and a first iteration whose start on the GPU is unknown
     wall_ns: tuple[int, ...]
     start_ns: tuple[int, ...]  # start of each iteration on the capture's clock
-    shape: TimeShape  # distribution of the times from one iteration to the next
+    quantiles_ns: Mapping[str, int]  # p5 to p95 of these times
     unprofiled_ns: Mapping[str, int] | None = None  # mean, low and high of an iteration without the profiler
 
 

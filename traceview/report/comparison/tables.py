@@ -16,7 +16,6 @@ from traceview.model.comparison import (
     KernelChange,
     LineChange,
     PredictedTime,
-    TimeShape,
 )
 from traceview.model.rows import place_text, size_text
 from traceview.model.units import duration, durations, number, plain, quantity, share, signed_duration, time_range
@@ -184,35 +183,16 @@ def compared(capture: ComparedCapture) -> str:
 
 def median_words(base: ComparedCapture, against: CaptureDifference) -> str:
     """Return the change of the median: `median 20.1 ms, now 60.3 ms (faster by the mean, slower by the median)`."""
-    before, after = (capture.shape.quantiles["p50"] for capture in (base, against.capture))
+    before, after = (capture.quantiles_ns["p50"] for capture in (base, against.capture))
     opposite = (after - before) * against.time.difference < 0 and against.time.verdict != "noise"
     hides = "; the median moved in the opposite direction" if opposite else ""
     return f"median {duration(before)}, now {duration(after)}{hides}"
 
 
-def shape_words(base: ComparedCapture, against: CaptureDifference) -> str:
-    """Return the distributions of iteration times if their forms differ or one has two peaks; else an empty text."""
-    before, after = base.shape, against.capture.shape
-    if "unknown" in (before.form, after.form) or before.form == after.form == "one peak":
-        return ""
-    change = "The shape changed" if before.form != after.form else "The times of iterations"
-    return f"{change}: {base.file} has {_form(before)}; {plain(against.capture.file, 40)} has {_form(after)}"
-
-
-def _form(shape: TimeShape) -> str:
-    if shape.low_ns is None or shape.high_ns is None or shape.high_fraction is None:
-        return f"{shape.form}, at {duration(shape.quantiles['p50'])}"
-    upper = f"{share(shape.high_fraction)} of the iterations take {duration(shape.high_ns)}"
-    others = "the median is" if shape.form == "tail" else "the others take"
-    return f"{'a tail' if shape.form == 'tail' else shape.form}: {upper}, {others} {duration(shape.low_ns)}"
-
-
 def notes(comparison: Comparison) -> Iterator[str]:
-    """Yield the shapes of the distributions, what is compared, and all other notes."""
+    """Yield what puts a difference in doubt, what is compared, and all other notes."""
     for against in comparison.against:
         yield from (note.text for note in against.notes)
-        if not comparison.whole_because and (text := shape_words(comparison.base, against)):
-            yield text
     yield f"Method: {comparison.whole_because}" if comparison.whole_because else MEAN_WORDS
     yield from (note.text for note in comparison.notes)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from traceview.model.comparison import CaptureDifference, ComparedCapture, Comparison, FigureChange, KernelChange
-from traceview.model.units import duration, number, plain, quantity, signed_duration
+from traceview.model.units import duration, plain, quantity, signed_duration
 from traceview.report.comparison import tables
 from traceview.report.screen import (
     PLAIN,
@@ -72,28 +72,20 @@ def _markdown_table(table: tables.ComparisonTable, first: str = "") -> Iterator[
     yield from (markdown_row([name(row[0]), *map(markdown_text, row[1:])]) for row in table.rows)
 
 
-NAME = 20
 NAME_OF_PART = 26
 NAME_OF_FILE = 31
 NAME_OF_KERNEL = 34
 MAX_LINES = 5
 MAX_OVERLAP_LINES = 2
 BRIEF_PARTS, BRIEF_ROWS, BRIEF_NOTES = 5, 3, 2  # without --verbose
-CELL = 15
-# Figures of the host in the table of several captures.
-SEVERAL_HOST = {
-    "sync.count": tables.HOST_WORDS["sync.count"],
-    "sync.cost": "synchronization cost",
-    "launches": "launches",
-}
 
 
 def render(comparison: Comparison, screen: Screen = PLAIN, *, top: int = 10) -> str:
     """Return everything that the terminal shows of a comparison, as text; `top` bounds the kernels."""
     columns = screen.columns
-    pair = len(comparison.against) == 1
-    parts = _pair(comparison, columns, top) if pair else _several_captures(comparison, columns, top)
-    return screen.text(parts)
+    several = [] if len(comparison.against) == 1 else [_verdicts(comparison, columns)]
+    pairs = (part for against in comparison.against for part in _pair(comparison, against, columns, top))
+    return screen.text((*several, *pairs, _notes(comparison, columns)))
 
 
 def render_brief(comparison: Comparison, screen: Screen = PLAIN, *, top: int = BRIEF_ROWS) -> str:
@@ -110,12 +102,11 @@ def render_brief(comparison: Comparison, screen: Screen = PLAIN, *, top: int = B
         _lines(against, columns, BRIEF_ROWS),
         _kernels(against, columns, min(top, BRIEF_ROWS)),
     )
-    first = [*_captures(comparison, columns)[:1], *_verdict(comparison.base, against, columns)]
+    first = [*_captures(comparison, against.capture, columns)[:1], *_verdict(comparison.base, against, columns)]
     return screen.brief((first, *shown), more, notes=texts)
 
 
-def _captures(comparison: Comparison, columns: int) -> list[str]:
-    after = comparison.against[0].capture
+def _captures(comparison: Comparison, after: ComparedCapture, columns: int) -> list[str]:
     return [
         *wrap(f"{_file(comparison.base)} → {_file(after)}", columns=columns),
         f"  before  {tables.compared(comparison.base)}",
@@ -127,9 +118,8 @@ def _scope(comparison: Comparison) -> str:
     return "The whole capture" if comparison.whole_because else "Mean per iteration"
 
 
-def _pair(comparison: Comparison, columns: int, top: int) -> Iterator[list[str]]:
-    against = comparison.against[0]
-    yield _captures(comparison, columns)
+def _pair(comparison: Comparison, against: CaptureDifference, columns: int, top: int) -> Iterator[list[str]]:
+    yield _captures(comparison, against.capture, columns)
     yield _verdict(comparison.base, against, columns)
     yield _parts(against, _scope(comparison), columns)
     names, causes = tables.exposed_changes(against)
@@ -138,7 +128,6 @@ def _pair(comparison: Comparison, columns: int, top: int) -> Iterator[list[str]]
     yield _host(against, "The host" if comparison.whole_because else "The host, mean per iteration", columns)
     yield _lines(against, columns, top)
     yield _kernels(against, columns, top)
-    yield _notes(comparison, columns)
 
 
 def _file(capture: ComparedCapture) -> str:
@@ -232,19 +221,6 @@ def _notes(comparison: Comparison, columns: int) -> list[str]:
     return [line for note in tables.notes(comparison) for line in wrap(plain(note, 2000), "", "  ", columns)]
 
 
-def _several_captures(comparison: Comparison, columns: int, top: int) -> Iterator[list[str]]:
-    yield _verdicts(comparison, columns)
-    beside = (columns - NAME) // CELL - 1
-    for first in range(0, len(comparison.against), beside):
-        yield _block(comparison, comparison.against[first : first + beside])
-    yield from _reasons(comparison, columns)
-    for against in comparison.against:
-        for lines in filter(None, (_lines(against, columns, min(top, 3)), _kernels(against, columns, min(top, 3)))):
-            title = f"{_file(against.capture)}, {lines[0][0].lower()}{lines[0][1:]}"
-            yield [*wrap(title, "", "  ", columns), *lines[1:]]
-    yield _notes(comparison, columns)
-
-
 def _verdicts(comparison: Comparison, columns: int) -> list[str]:
     captures = (comparison.base, *(against.capture for against in comparison.against))
     whole = [plain(capture.file, 200) for capture in captures]
@@ -271,34 +247,3 @@ def _percents(against: CaptureDifference) -> str:
         return tables.relative(against.ratio)
     low, high = map(tables.relative, (against.ratio_low, against.ratio_high))
     return f"{tables.relative(against.ratio)} [{low}, {high}]"
-
-
-def _block(comparison: Comparison, members: Sequence[CaptureDifference]) -> list[str]:
-    """Return one table with a column for the base and each member."""
-    captures = (comparison.base, *(against.capture for against in members))
-    heads = short_names([plain(capture.file.removesuffix(".sqlite"), 200) for capture in captures], CELL - 1)
-    head = f"{'means/iteration':<{NAME}}" + "".join(f"{name:>{CELL}}" for name in heads)
-    rows = [head]
-    for base in members[0].mean_parts:
-        changes = [change for against in members for change in against.mean_parts if change.name == base.name]
-        if base.before or any(change.after for change in changes):
-            rows.append(_row(tables.part_words(base.name), changes))
-    rows.append(_row("= time", [against.time for against in members]))
-    for base in members[0].host:
-        changes = [change for against in members for change in against.host if change.name == base.name]
-        if (
-            len(changes) == len(members)
-            and base.name in SEVERAL_HOST
-            and any(change.before or change.after for change in changes)
-        ):
-            rows.append(_row(SEVERAL_HOST[base.name], changes))
-    return rows
-
-
-def _row(name: str, changes: Sequence[FigureChange]) -> str:
-    write = number if changes[0].unit == "count" else duration
-    cells = [
-        write(changes[0].before),
-        *(f"{write(change.after)} {tables.own_share(change)}".rstrip() for change in changes),
-    ]
-    return left(name, NAME) + "".join(f"{cell:>{CELL}}" for cell in cells)
