@@ -26,7 +26,7 @@ from traceview.model.trace import LIBRARY_DOMAINS, PROJECTED, Trace, enum_texts
 LIBRARY_NAMES = (
     r"^(aten|autograd|torch|c10d|cudnn|cublas|cub|thrust|executor_utils|GpuLower|\w*Fusion\w*)::|^nccl:|^torch\."
     r"|\bop_id\b|^MPI_|^P?nccl[A-Z]|^## Call CompiledFxGraph|^Torch-Compiled Region|^CompiledFunction"
-    r"|^Optimizer\.|^enumerate\(DataLoader\)|^DistributedDataParallel\.forward|^autograd|^(XlaModule|Thunk|TSL):"
+    r"|^Optimizer\.|^enumerate\(DataLoader\)|^DistributedDataParallel\.forward|^autograd|^(Xla[A-Z]\w*|Thunk|TSL):"
     r"|^gc generation \d$|^\[DALI\]|^myelin[A-Z]"
 )
 # A function that JAX compiled, such as `jit_step`. XLA numbers these, and not the modules that it only tries.

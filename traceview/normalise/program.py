@@ -266,6 +266,8 @@ def _training(kind: str, names: ProgramNames, is_certain: bool) -> tuple[bool | 
         return None, ()
     if kind in ONLY_INFERENCE:
         return False, ()
+    if kind == "jax" and not _has_layers(kind, names):
+        return None, ()  # simulations differentiate, too
     evidence = next((mark.evidence for mark in TRAINING_MARKS if names.matching(mark).len()), None)
     if evidence is not None:
         return True, (f"training: {evidence}",)

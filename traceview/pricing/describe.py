@@ -404,8 +404,11 @@ def with_stall(finding: Finding, iterations: Iterations | NotMeasured) -> Findin
     if cost < MIN_STALL_SHARE * finding.cost_ns or cost < MIN_RATIO * others:
         return finding
     if _ends_loop(number, iterations):
-        effect = "a shorter pause between the loops" if cost > MOSTLY * finding.cost_ns else finding.effect
-        return replace(finding, title=f"{finding.title}; {duration(cost)} between two loops", effect=effect)
+        title = f"{finding.title}; {duration(cost)} between two loops"
+        if cost <= MOSTLY * finding.cost_ns:
+            return replace(finding, title=title)
+        effect = "a shorter pause between the loops"
+        return replace(finding, title=title, loss="the pause between two loops", effect=effect)
     name = f"`{title_name(iterations.per_iteration[number].name)}`"
     rest = quantity(iterations.counted - 1, "other iteration")
     return replace(

@@ -91,8 +91,10 @@ class _Gains:
             finding = replace(finding, remedy=finding.otherwise, effect="")
         if "+" in change and self._changes is not None and self._changes.with_loader is not None:
             both = self._changes.with_loader
-            effect = " and ".join(WITH_LOADER[name] for name in change.split("+"))
-            finding = replace(finding, effect=effect, remedy=f"{both.title}: either alone may gain little.")
+            own = {"load": finding.effect} if finding.change == "load" else {}
+            effect = " and ".join((WITH_LOADER | own)[name] for name in change.split("+"))
+            title = both.title if finding.id != "host_bound" else "Pin host memory, and use other threads"
+            finding = replace(finding, effect=effect, remedy=f"{title}: either alone may gain little.")
         if change in HOW_TO_HIDE and gain.source == "predicted":
             finding = replace(finding, remedy=f"{HOW_TO_HIDE[change]}.")
         others = tuple(map(self.finding, finding.others))

@@ -58,7 +58,8 @@ def _run(analysis: Analysis) -> str:
     if unprofiled is None or unprofiled.mean_ns > (1 - MIN_PROFILER) * iterations.time_ns:
         return f"{program}, {time}"
     under = "" if iterations.kinds else f" under {analysis.info.profiler}"
-    return f"{program}, {time}{under}, about {duration(unprofiled.mean_ns)} without"
+    mean = " on average" if iterations.kinds else ""
+    return f"{program}, {time}{under}, about {duration(unprofiled.mean_ns)}{mean} without"
 
 
 def _shares(analysis: Analysis) -> str:

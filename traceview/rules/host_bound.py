@@ -307,10 +307,12 @@ def _loading_draft(
 ) -> FindingDraft:
     """Return the finding on data loading in ranges named after it, and in waits with other evidence of it.
 
-    Where nothing but copies of input after the waits says so, a program without a model makes its input there.
+    Where nothing but copies of input after the waits says so, a program without a model makes its input there, and one
+    that trains no model may also work on results.
     """
     evident_ns = int(waits.waits.ns[waits.evident].sum())
-    evident = bool(named) or evident_ns > MOSTLY * sum(loading.values()) or capture.program.has_model
+    trains = capture.program.has_model and capture.program.training is not False
+    evident = bool(named) or evident_ns > MOSTLY * sum(loading.values()) or trains
     longest = max(named, key=lambda name: (named[name], name), default="")
     is_named = named.get(longest, 0) >= MOSTLY * sum((*named.values(), *loading.values()))
     others = GapClaim(("host",), waits.waits.rows[waits.loading_waits(loading)])

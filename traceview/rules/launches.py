@@ -24,6 +24,7 @@ from traceview.pricing.texts import join_words
 
 MAX_SHORT_GAP = 100_000  # ns
 MIN_GAPS = 20
+SMALL = 20_000  # ns; a launch takes 5 to 10 µs of the host
 STRETCH = 1_000_000  # ns
 MIN_DENSITY = 0.05  # minimum share of a stretch that short waits take
 MAX_PLACES = 5
@@ -57,8 +58,10 @@ def launch_bound(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingD
     dense = np.repeat(is_dense, count)
     gaps, ns = rows[dense], ns[dense]
     late = gaps[device.gaps.frame["sync"].to_numpy()[gaps] == 0]
+    median = float(np.median(device.activity.end - device.activity.start))
     values = {
-        "median": duration(float(np.median(device.activity.end - device.activity.start))),
+        "median": duration(median),
+        "small": "small " * (median < SMALL),
         "wait": duration(int(ns.sum()) / len(gaps)),
         "thread": _main_thread(capture, device.gap_thread[gaps].astype(np.int64), ns),
     }

@@ -143,6 +143,11 @@ def test_ranges_of_a_thread_that_launches_nothing_lose() -> None:
         assert isinstance(found, Iterations) and found.range == "step #"
 
 
+def test_two_steps_of_the_profiler_are_iterations() -> None:
+    ranges = [(2000 * at, 2000 * at + 1990, f"ProfilerStep#{at + 3}") for at in range(2)]
+    assert name_of(made(ranges, [500, 2500])) == "ProfilerStep#"
+
+
 def test_steps_by_name_contain_layers() -> None:
     ranges = [(2000 * at, 2000 * at + 1990, f"ProfilerStep#{at}") for at in range(3)]
     ranges += [

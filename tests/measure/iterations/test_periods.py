@@ -17,7 +17,7 @@ from tests.captures import H200, PUBLIC, SAMPLES, analyzed, sample, shared
 from tests.made_trace import made_trace
 from tests.measure.iterations.whole_trace import measure_iterations
 from traceview.measure.iterations.launches import LaunchSequence, launch_sequence
-from traceview.measure.iterations.periods import Period, find_periods
+from traceview.measure.iterations.periods import Period, find_loops, find_periods
 from traceview.model.analysis import Iterations, NotMeasured
 from traceview.model.trace import Trace
 from traceview.pipeline import open_trace
@@ -359,6 +359,22 @@ def test_passes_over_a_small_model_are_iterations(copies: bool) -> None:
     period, _ = find_periods(sequence, training=False)
     assert period is not None
     assert len(period.first) == 12
+
+
+def test_passes_between_copies_of_input_and_result_are_iterations() -> None:
+    """Each pass over a generator of images uploads one and reads one; its layers are equal."""
+    one = [1, *[2, 3, 4] * 20, 5, 6]
+    sequence = made_sequence(one * 8)
+    sequence.talks[::] = np.arange(len(sequence.talks)) % len(one) == 0
+    period, _ = find_periods(sequence, training=False)
+    assert period is not None and len(period.first) == 8
+
+
+def test_forward_pass_of_a_training_has_no_steps() -> None:
+    sequence = made_sequence([1, 2, 3] * 17)
+    for names, count in ((("flash_fwd_kernel", "gemm", "norm", "copy"), 0), (("flash_bwd_kernel", *"abc"), 17)):
+        period, _ = find_loops(replace(sequence, names=names), training=True)
+        assert (0 if period is None else len(period.first)) == count
 
 
 def test_kernels_that_are_tried_before_the_loop_do_not_hide_it() -> None:

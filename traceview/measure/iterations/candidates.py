@@ -28,7 +28,7 @@ from traceview.model.names import names_with_match
 from traceview.model.trace import Trace
 
 MIN_REPEATS, MIN_STEPS = 3, 2  # ranges of a name; numbered steps say that they repeat
-NUMBERED_STEP = STEP_WORDS + ".*#"
+NUMBERED_STEP = STEP_WORDS.replace("([^a-z]|$)", "([^a-z].*)?#")
 MAX_LISTED_NAMES = 5
 MAX_SHOWN_NAME = 200  # characters of a name in an error
 MIN_ACTIVE = 0.9  # share of a candidate's ranges that launch GPU work

@@ -13,8 +13,11 @@ from numpy.typing import NDArray
 from traceview.intervals import Times, index_ranges
 from traceview.measure.iterations.launches import LaunchSequence
 from traceview.measure.iterations.levels import (
+    LOOSE,
     MAX_SHORT,
     MIN_EXTRA,
+    MIN_GROUPED,
+    MIN_NESTED,
     MIN_REPEATS,
     STRICT,
     Patterns,
@@ -47,6 +50,7 @@ MAX_TALKING_LAYERS = 0.1
 MIN_LOOP = 0.2  # share of the GPU time
 # Shares of the GPU time of a training program: kernels that each step has, and how far kernels reach through the steps.
 MIN_STEP_KERNELS, MIN_REACH = 0.8, 0.9
+CHOOSES = re.compile(r"multinomial|top_?k|argm(?:ax|in)", re.IGNORECASE)  # kernels that choose a token
 FORWARD, BACKWARD = re.compile(r"fwd|forward", re.IGNORECASE), re.compile(r"bwd|backward|grad", re.IGNORECASE)
 
 
@@ -120,6 +124,9 @@ def find_periods(sequence: LaunchSequence, training: bool | None = None) -> tupl
         left = [level for level in left if level is not chosen]
     else:
         return None, []
+    passes = _passes_over_model(sequence, chosen, period) if training is False else None
+    if passes is not None:
+        return passes, [level for level in levels if level.worth >= MIN_LISTED_WORTH][:MAX_LISTED]
     if chosen.length <= MAX_SHORT:
         period = _grouped_by_pause(sequence, period)
     others = [level for level in levels if level is not chosen and level.worth >= MIN_LISTED_WORTH]
@@ -179,6 +186,39 @@ def _are_layers(sequence: LaunchSequence, level: PeriodLevel, period: Period) ->
     before = 0 if first <= level.length else before  # the embedding may read a flag of the mask
     after = int(np.append(talks, len(own))[np.searchsorted(talks, last, side="right")])
     return bool(own[last:after].any()) or int(np.count_nonzero(own[before:first])) >= MIN_EXTRA
+
+
+def _passes_over_model(sequence: LaunchSequence, level: PeriodLevel, period: Period) -> Period | None:
+    """Return the passes over a model if they have many of the repetitions each, which are layers then.
+
+    A pass uploads its input and reads its result, or ends with the choice of a token.
+    """
+    if level.talking > MAX_TALKING_LAYERS:
+        return None
+    used = np.unique(sequence.name)
+    ends = np.isin(sequence.name, [code for code in used.tolist() if CHOOSES.search(sequence.names[code])])
+    return _passes(sequence, level, period, sequence.talks, MIN_NESTED) or _passes(
+        sequence, level, period, ends, MIN_GROUPED
+    )
+
+
+def _passes(
+    sequence: LaunchSequence, level: PeriodLevel, period: Period, marks: NDArray[np.bool_], least: int
+) -> Period | None:
+    """Return the even stretches between marks, of `least` repetitions or more, if they take most of the period."""
+    places = np.flatnonzero(marks)
+    borders = places[np.diff(places, prepend=-level.length) > max(level.length, MAX_SHORT)]
+    is_result = np.array([sequence.names[code] == "memcpy d2h" for code in sequence.name[borders].tolist()], np.bool_)
+    first = np.append(borders + is_result, len(sequence.symbol))
+    length = np.diff(first)
+    passes = length >= least * level.length
+    first, length = first[:-1][passes], length[passes]
+    even = np.abs(length - np.median(length)) * LOOSE <= np.median(length) if len(length) else passes[:0]
+    if len(first) < MIN_REPEATS or not even.all() or length.sum() < MIN_WHOLE * int(period.last[-1] - period.first[0]):
+        return None
+    last = first + length
+    end = _iteration_ends(sequence, last, 0)
+    return Period(first, last, sequence.begin[first], end, SHORT_CONFIDENCE * (1 - 1 / (2 * len(first))))
 
 
 def _are_parts_of_step(sequence: LaunchSequence, period: Period) -> bool:

@@ -320,6 +320,7 @@ def _iterations(iterations: Iterations, columns: int) -> list[str]:
 BRIEF_LINES, NARROW_LINES = 20, 24  # with the line that names the page; below 100 columns the texts wrap, below 80 more
 MAX_FINDINGS, MIN_FINDINGS = 5, 3
 MIN_GAIN = 0.01  # share; captures of a program differ by more, so only the first finding gains less
+MUCH_MORE = 1.2  # mean over the usual lengths; above it, pauses between loops lengthen the mean
 MAX_DEVICES = 4
 MAX_NOTES = 2
 MAX_CAUSES = 3
@@ -371,7 +372,9 @@ def _basis(analysis: Analysis) -> str:
     name = title_name(known.range) if known.source == "range" else "found without ranges"
     counted = f"{quantity(known.counted, 'iteration')} ({name}{f', {known.skipped} skipped' if known.skipped else ''})"
     base = duration(known.time_ns if known.unprofiled is None else known.unprofiled.mean_ns)
-    mean = f"gains are of the mean, {base}" if known.kinds and base not in analysis.answer.text else ""
+    usual = sum(kind.count * kind.time_ns.median for kind in known.kinds)
+    pauses = " with pauses" if known.time_ns * known.counted > MUCH_MORE * usual else ""
+    mean = f"gains are of the mean{pauses}, {base}" if known.kinds and base not in analysis.answer.text else ""
     lines = (counted, mean, *list(speed_lines(analysis))[:1])
     return " · ".join(line.removesuffix(".") for line in lines if line)
 
