@@ -339,7 +339,7 @@ def _compute_ratio(analysis: Analysis, graph: DependencyGraph, selection: Select
     }
     every = {use.device: use.steady.compute_ns // max(selection.steady, 1) for use in analysis.devices}
     ratios = [every[device] / max(modelled[device], 1) for device in modelled if device in every]
-    return max(1.0, *ratios)
+    return max([1.0, *ratios])
 
 
 def _unprofiled(analysis: Analysis) -> UnprofiledTime | None:
