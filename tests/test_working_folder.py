@@ -31,7 +31,7 @@ exec "$@"
 """
 COMMANDS = {
     "fleet": ("fleet", ".", "--workers", "2", "--no-html"),
-    "export": ("export", "rank*.sqlite", "--format", "perfetto"),
+    "export": ("export", "rank0.sqlite", "--format", "perfetto"),
     "doctor": ("doctor",),
     "record": ("record", "--no-html", "--", "true"),
 }
