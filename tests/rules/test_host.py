@@ -436,7 +436,7 @@ def test_wait_before_input_of_a_program_without_a_model_is_work_of_the_host() ->
     """Nothing else says that data are loaded: a solver makes its input there as well."""
     first = findings(loading_loop(10_000, 4, "cuda"), host_bound)[0]
     assert (first.id, first.cost_ns, first.change) == ("host_bound", 9 * 7 * MS, "load")
-    assert "before its input is copied" in first.title and "several threads" in first.remedy
+    assert "for the host before input is copied" in first.title and "other threads" in first.remedy
 
 
 def test_op_that_runs_on_the_cpu_names_the_wait() -> None:

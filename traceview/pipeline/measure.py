@@ -171,7 +171,9 @@ def _missing_data(trace: Trace, count: int) -> Iterator[Note]:
         if lost:
             advice = f"Capture it again, with {how_to['newer']}, "
         elif len(trace.api):
-            advice = "The recorded processes call CUDA and launch nothing. Capture those that do, "
+            advice = (
+                "No launch is recorded: another process launches, or a crash lost it. Capture it to its regular end, "
+            )
         else:
             advice = (
                 "Either the program uses no GPU of NVIDIA, AMD or Intel, or its work was not traced. Capture it on a "

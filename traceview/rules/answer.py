@@ -39,10 +39,11 @@ def with_answer(analysis: Analysis) -> Analysis:
 
 
 def _unit(analysis: Analysis) -> str:
-    """Return what repeats: "a step", "an iteration"; "the run" if nothing does."""
+    """Return what repeats: "a step", "an iteration", of several kinds "the mean step"; "the run" if nothing does."""
     if not isinstance(analysis.iterations, Iterations):
         return "the run"
-    return "a step" if analysis.program.training else "an iteration"
+    unit = "step" if analysis.program.training else "iteration"
+    return f"the mean {unit}" if analysis.iterations.kinds else "a step" if unit == "step" else "an iteration"
 
 
 def _run(analysis: Analysis) -> str:

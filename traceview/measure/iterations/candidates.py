@@ -131,6 +131,7 @@ def repeating_ranges(ranges: pl.DataFrame) -> RepeatedRange | None:
     range of another repeating name does not count, nor does a range of a library.
     """
     ranges = without_library_ranges(ranges)
+    ranges = ranges.filter(~ranges["name"].cast(pl.String).str.starts_with("Xla"))  # each may be another program
     names = ranges["name"].cast(pl.String)
     unique = names.unique()
     frame = ranges.select(
