@@ -322,6 +322,19 @@ def test_time_before_few_iterations_is_start_up(each: int, expected: list[str]) 
         assert finding.title.endswith("800 ms in cudaapi and 110 ms in host code")
 
 
+def test_pause_before_a_module_is_loaded_is_compilation() -> None:
+    """CuPy compiles a kernel without calls, then loads it. Other pauses before the loop are host code."""
+    steps = range(900 * MS, 930 * MS, 3 * MS)
+    calls = [(0, 20 * US, "memory", 0), (700 * MS, 701 * MS, "api", 0), (800 * MS, 801 * MS, "api", 0)]
+    calls += [(start, start + 20 * US, "api", 0) for start in steps]
+    work = [(10 * US, 1 * MS, "compute", 0, 0)]
+    work += [(start + 10 * US, start + 1 * MS, "compute", 0, at + 3) for at, start in enumerate(steps)]
+    ranges = [(start, start + 3 * MS, f"step {at}", 0) for at, start in enumerate(steps)]
+    names = ["cudaMalloc", "cuModuleLoadData", "cudaGetDevice", *["cudaLaunchKernel"] * len(steps)]
+    (finding,) = findings(with_calls(made_trace(work, calls, ranges), names), start_up)
+    assert finding.title == "Start-up takes 900 ms: 700 ms in the compilation of kernels and 198 ms in host code"
+
+
 @pytest.mark.parametrize(
     "name", ["XlaCompile:#module=jit_step#", "XlaPassPipeline:#name=x#", "Nvrtc::Compile", "jit_x"]
 )

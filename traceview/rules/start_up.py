@@ -187,6 +187,9 @@ def _start_up(
     if compiling and (capture.analysis.covers_run or sum(compiling.values()) > ONE_TIME * device.steady.length):
         ns |= compiling
         claims.append(GapClaim(("host",), gaps))
+    whole = int(outside["ns"].sum()) + host
+    if made := min(_compiled_before(calls, outside), host):
+        ns[COMPILATION], host = ns.get(COMPILATION, 0) + made, host - made
     total = sum(ns.values()) + host
     if total == 0:
         return
@@ -197,11 +200,18 @@ def _start_up(
         tuple(claims),
         {"calls": _words(ns, host), "left": duration(rest)},
         "host" if host > total / 2 else next((case for pattern, case in CASES if pattern.search(main)), ""),
-        outside_ns=int(outside["ns"].sum()) + host,
+        outside_ns=whole,
         of_run=of_run,
         once=True,
         evidence=_places(device, in_calls),
     )
+
+
+def _compiled_before(calls: _Calls, outside: pl.DataFrame) -> int:
+    """Return the ns of the long pauses between calls (ROW) that end with one that loads code: it was made in them."""
+    start, end = (np.sort(outside[name].to_numpy()) for name in ("start", "end"))
+    pause = start[1:] - end[:-1]
+    return int(pause[np.isin(start[1:], calls.code) & (pause > MAX_SHORT_GAP)].sum())
 
 
 def _one_time(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> Iterator[tuple[GapClaim, pl.DataFrame]]:
