@@ -75,6 +75,12 @@ def test_remedy_of_a_case_has_not_the_effect_of_the_entry(serial: Analysis) -> N
     assert answer(replace(serial, findings=(small,))).endswith("Gather small copies: that saves at most 10%.")
 
 
+def test_change_of_several_kinds_is_of_the_mean_iteration() -> None:
+    text = analyzed(sample("exposure/one_price.sqlite.xz")).answer.text
+    assert text.startswith("PyTorch, 20 iterations, 10 of 2.75 ms and 10 of 4.73 ms: ")
+    assert " would take the mean iteration to 2." in text
+
+
 def test_without_iterations_the_run_is_the_base(serial: Analysis) -> None:
     text = answer(replace(serial, iterations=NotMeasured("nothing repeats")))
     assert text.startswith("PyTorch training, 601 ms: ") and " would take the run to " in text

@@ -52,7 +52,7 @@ def _run(analysis: Analysis) -> str:
     if not isinstance(iterations, Iterations):
         return f"{program}, {duration(analysis.run.length)}"
     if iterations.kinds:
-        time = f"{iterations.counted:,} {_unit(analysis).split()[1]}s, {iterations.time_words}"
+        time = f"{iterations.counted:,} {_unit(analysis).split()[-1]}s, {iterations.time_words}"
     else:
         time = f"{duration(iterations.time_ns)} {_unit(analysis)}"
     unprofiled = iterations.unprofiled
