@@ -13,8 +13,7 @@ from traceview.measure.activity import COMMUNICATION as COMMUNICATION_CODE
 from traceview.measure.activity import Activity, Copies
 from traceview.measure.base import DeviceInput, Measure
 from traceview.measure.contention import contention
-from traceview.measure.exposure import COMMUNICATION_WORK, copy_key, rest_sums, with_causes
-from traceview.measure.kernels import costliest
+from traceview.measure.exposure import COMMUNICATION_WORK, copy_key
 from traceview.measure.queues import blocking_times
 from traceview.measure.shared_work import once_per_frame
 from traceview.model.analysis import EXPOSED_CAUSES
@@ -64,31 +63,37 @@ def communication_overlap(given: DeviceInput) -> tuple[CommunicationOverlap]:
 
 def exposed_ranges(given: DeviceInput) -> tuple[ExposedRange, ...]:
     """Return one row for each range and kind of work that has exposed time, the most first."""
-    exposed, places = given.exposed, given.places
+    exposed, places, works = given.exposed, given.places, given.exposed.works
     if not len(exposed.operation):
         return ()
-    kinds, code = len(exposed.works), places.code[exposed.operation]
-    key = code.astype(np.int64) * kinds + exposed.work
-    used = np.zeros(len(places.table) * kinds, np.bool_)
+    ranges, of_place = _ranges_of_places(places.table)
+    key = of_place[places.code[exposed.operation]] * len(works) + exposed.work
+    used = np.zeros(len(ranges) * len(works), np.bool_)
     used[key] = True
     label, last = np.cumsum(used)[key] - 1, np.empty(len(places.code), np.int32)
     last[exposed.operation] = np.arange(len(key), dtype=np.int32)
     is_last = last[exposed.operation] == np.arange(len(key))
-    place, work = np.divmod(np.flatnonzero(used), kinds)
-    sums = pl.DataFrame(
-        {
-            "range": places.table["range"][place],
-            "work": pl.Series(exposed.works, dtype=pl.String)[work],
-            "count": np.bincount(label[is_last], minlength=len(place)),
-            **dict(zip(EXPOSED_CAUSES, exposed.sums(label, len(place)).T, strict=True)),
-        }
-    )
-    totals = with_causes(sums.group_by("range", "work").agg(pl.col("count", *EXPOSED_CAUSES).sum()))
-    first, rest = costliest(totals.with_columns(total_ns="exposed_ns"), ("range", "work"), MAX_RANGES)
-    rows = [ExposedRange(**row) for row in first.drop("total_ns").iter_rows(named=True)]
-    if len(rest):
-        rows.append(ExposedRange(f"({len(rest)} others)", "all", **rest_sums(rest, "count")))
+    names = [(ranges[key // len(works)], works[key % len(works)]) for key in np.flatnonzero(used).tolist()]
+    count, causes = np.bincount(label[is_last], minlength=len(names)), exposed.sums(label, len(names))
+    ns = causes.sum(axis=1).tolist()
+    order = sorted(range(len(names)), key=lambda row: (-ns[row], names[row][0] is not None, *names[row]))
+    first, rest = order[:MAX_RANGES], order[MAX_RANGES:]
+    rows = [_exposed_range(*names[row], count[row], causes[row]) for row in first]
+    if rest:
+        rows.append(_exposed_range(f"({len(rest)} others)", "all", count[rest].sum(), causes[rest].sum(axis=0)))
     return tuple(rows)
+
+
+@once_per_frame
+def _ranges_of_places(table: pl.DataFrame) -> tuple[list[str | None], Times]:
+    """Return the distinct ranges of a table of places, and the position of that of each row."""
+    distinct, (position,) = intervals.distinct_rows([table.select("range")])
+    return distinct["range"].to_list(), position
+
+
+def _exposed_range(range_name: str | None, work: str, count: int, causes: Times) -> ExposedRange:
+    own = dict(zip(EXPOSED_CAUSES, causes.tolist(), strict=True))
+    return ExposedRange(range_name, work, int(count), exposed_ns=sum(own.values()), exposed_causes=own)
 
 
 def _waiting_times(trace: Trace, work: Activity) -> Intervals | None:
