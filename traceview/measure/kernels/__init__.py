@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from traceview import intervals
+from traceview.intervals import Times, first_equal_rows, number_distinct
 from traceview.measure.activity import Activity
 from traceview.measure.base import DeviceInput, Measure
 from traceview.measure.kernels.families import shape_kinds
@@ -214,23 +215,37 @@ def kernel_places(given: DeviceInput) -> tuple[KernelPlace, ...]:
 
 def sums_by_place(trace: Trace, work: Activity, places: Places, *more: str) -> pl.DataFrame:
     """Return KEYS, and `more` columns of places, with count and total_ns."""
-    shapes = len(trace.shapes)
-    pair = work.select(places.code) * np.int64(shapes) + work.select(trace.operations["shape"].to_numpy())
-    kinds, size = None, shapes * len(places.table)
+    (names, kernel), (spots, spot) = _kernel_names(trace.shapes), _spots(places.table)
+    if more:
+        spots, spot = places.table.select(*PLACE, *more), np.arange(len(places.table))
+    count_of_names = len(names) + 1  # the last stands for work that is not a kernel
+    pair = spot[work.select(places.code)] * count_of_names
+    pair += kernel[work.select(trace.operations["shape"].to_numpy())]
+    kinds, size = None, count_of_names * len(spots)
     if size > MAX_PAIRS:
         kinds, pair = np.unique(pair, return_inverse=True)
         size = len(kinds)
-    count = np.bincount(pair, minlength=size)
+    count, total = np.bincount(pair, minlength=size), sums_by_owner(pair, work.end - work.start, size)
     used = np.flatnonzero(count)
-    total = sums_by_owner(pair, work.end - work.start, size)[used]
-    place, shape = np.divmod(used if kinds is None else kinds[used], shapes)
-    return (
-        pl.concat([_kernel_names(trace.shapes)[shape], places.table[place]], how="horizontal")
-        .with_columns(pl.Series("count", count[used], pl.Int64), pl.Series("total_ns", total))
-        .filter(pl.Series(shape > 0))  # shape 0 is work that is not a kernel
-        .group_by(*KEYS, *more)
-        .agg(pl.col("count", "total_ns").sum())
-    )
+    place, name = np.divmod(used if kinds is None else kinds[used], count_of_names)
+    used, place, name = (each[name < len(names)] for each in (used, place, name))
+    sums = pl.DataFrame({"count": count[used], "total_ns": total[used]})
+    return pl.concat([names[name], spots[place], sums], how="horizontal")
+
+
+@once_per_frame
+def _kernel_names(shapes: pl.DataFrame) -> tuple[pl.DataFrame, Times]:
+    """Return the labels and families of kernels, and the position of that of each of Trace.shapes."""
+    names = shape_kinds(shapes)[1:].select(pl.col("label").alias("kernel"), "family")
+    first, number = number_distinct(first_equal_rows(names.hash_rows().to_numpy()))
+    return names[first], np.append(len(first), number)  # the first shape is that of work that is not a kernel
+
+
+@once_per_frame
+def _spots(places: pl.DataFrame) -> tuple[pl.DataFrame, Times]:
+    """Return the distinct PLACE of a table of places, and the position of that of each row."""
+    spots, (position,) = intervals.distinct_rows([places.select(PLACE)])
+    return spots, position
 
 
 def module_uses(given: DeviceInput) -> tuple[ModuleUse, ...]:
@@ -251,12 +266,6 @@ def module_uses(given: DeviceInput) -> tuple[ModuleUse, ...]:
         count, ns = rest.select(pl.col("count", "total_ns").sum()).row(0)
         rows.append(ModuleUse(f"({len(rest)} others)", None, count, ns, rounded_share(ns, total)))
     return tuple(rows)
-
-
-@once_per_frame
-def _kernel_names(shapes: pl.DataFrame) -> pl.DataFrame:
-    """Return the label and the family of the kernels of each of Trace.shapes."""
-    return shape_kinds(shapes).select(pl.col("label").alias("kernel"), "family")
 
 
 KERNEL_PLACES = Measure(
