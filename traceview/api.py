@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from traceview.captures.export import FORMATS, check_output, collect, write
 from traceview.captures.export.tables import declared_frame
 from traceview.errors import RequestError
 from traceview.measure.event_tables import EVENT_TABLES, ITERATIONS, event_table, iterations_table
-from traceview.model.analysis import Analysis, NotMeasured
+from traceview.model.analysis import Analysis, AnalysisOptions, NotMeasured
 from traceview.model.columns import Table
 from traceview.model.comparison import Comparison
 from traceview.model.fleet import Fleet
@@ -24,7 +25,6 @@ from traceview.model.unprofiled import ESTIMATE, ProfilerCosts
 from traceview.model.whatif import WhatIf
 from traceview.pipeline import TimeWindow, analyze, analyze_trace, check_window, narrowed_trace, open_trace
 from traceview.pipeline.page import page_inputs
-from traceview.ranks.numbered_collectives import with_answers
 from traceview.replay import prediction
 from traceview.replay.changes import ranks as data_parallel
 from traceview.report import analysis as analysis_report
@@ -111,8 +111,9 @@ def export(
     contents = collect(narrowed_trace(trace, window, range_name), device)
     if format == "perfetto":
         is_whole = window is None and range_name is None and device is None
-        analysis = capture if isinstance(capture, Analysis) and is_whole else None
-        contents = with_answers(contents, device, analysis)
+        known = capture if isinstance(capture, Analysis) and is_whole else None
+        analysis = known or analyze_trace(contents.trace, AnalysisOptions(device=device)).analysis
+        contents = replace(contents, analysis=analysis)
     write(contents, format, Path(path))
 
 

@@ -13,7 +13,6 @@ from tests.cli.command import Command
 from tests.exporters.hostile import hostile_export
 from tests.exporters.sums import Sums, host_sums, idle_sums, operation_sums
 from tests.exporters.trace_processor import Row, query_rows
-from tests.ranks.reports import merged
 from traceview.captures.export import collect, write
 from traceview.model.stacks import SCOPE_KINDS
 from traceview.model.trace import Trace
@@ -39,13 +38,6 @@ ARROWS = """
         sum(EXTRACT_ARG(call.arg_set_id, 'debug.correlation') = EXTRACT_ARG(stage.arg_set_id, 'correlation')) AS same
     FROM flow JOIN slice call ON call.id = slice_out JOIN gpu_slice stage ON stage.id = slice_in
     WHERE call.category = 'cuda_api'"""
-NUMBER = "EXTRACT_ARG({}.arg_set_id, 'collective')"
-BETWEEN_RANKS = f"""
-    SELECT count(*) AS n, sum({NUMBER.format("a")} = {NUMBER.format("b")}) AS same, min(b.ts - a.ts) AS least
-    FROM flow JOIN gpu_slice a ON a.id = slice_out JOIN gpu_slice b ON b.id = slice_in"""
-COLLECTIVES = f"""
-    SELECT {NUMBER.format("slice")} AS number, count(*) AS ranks, min(ts) AS first, max(ts + dur) AS last
-    FROM gpu_slice slice WHERE number IS NOT NULL GROUP BY 1 ORDER BY 1"""
 THREADS = (
     "SELECT pid, tid, thread.name AS name FROM thread JOIN process USING (upid) WHERE tid NOT IN (0, pid) ORDER BY 1, 2"
 )
@@ -140,20 +132,6 @@ def test_findings(tmp_path: Path, traceview: Command) -> None:
         for place in finding.evidence
     )
     assert Counter(tuple(row.values()) for row in findings) == wanted and wanted
-
-
-def test_collectives_of_two_gpus(tmp_path: Path, traceview: Command) -> None:
-    """An arrow leads from each GPU to the next that arrives; both have the number of the collective."""
-    out, fleet = tmp_path / "one.pftrace", merged([sample("ddp2.sqlite")])
-    assert traceview("export", sample("ddp2.sqlite"), "--format", "perfetto", "-o", out).code == 0
-    complaints, ((between),), collectives = query_rows(out, [COMPLAINTS, BETWEEN_RANKS, COLLECTIVES])
-    expected = [
-        (2, int(start[:, place].min()), int(end[:, place].max()))
-        for start, end in ((group.start, group.end) for group in fleet.times)
-        for place in range(start.shape[1])
-    ]
-    assert complaints == [] and between["n"] == between["same"] == len(expected)
-    assert [tuple(row.values())[1:] for row in collectives] == expected
 
 
 def test_ops_of_torch_profiler(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -53,7 +54,8 @@ def export(
     """
     from traceview.captures.export import FORMATS as SUFFIXES
     from traceview.captures.export import Written
-    from traceview.pipeline import check_window, narrowed_trace, open_trace
+    from traceview.model.analysis import AnalysisOptions
+    from traceview.pipeline import analyze_trace, check_window, narrowed_trace, open_trace
 
     check_window((start, end), range_name)
     target = output or report.with_name(f"{_stem(report)}{SUFFIXES[form]}")
@@ -69,10 +71,9 @@ def export(
         step("collect", 0.3)
         contents = collect(narrowed_trace(trace, (start, end), range_name), device)
         if form == "perfetto":
-            from traceview.ranks.numbered_collectives import with_answers
-
             step("analyze", 0.4)
-            contents = with_answers(contents, device)
+            analysis = analyze_trace(contents.trace, AnalysisOptions(device=device)).analysis
+            contents = replace(contents, analysis=analysis)
         step("write", 0.5)
         if is_stdout(target):
             print_bytes(pieces(contents))

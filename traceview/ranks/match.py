@@ -13,15 +13,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from traceview.intervals import Times
-from traceview.model.fleet import Clock, RankResult
+from traceview.model.fleet import Clock, Fleet, RankResult
 from traceview.model.frozen import dataclass
 from traceview.ranks.collectives import BEFORE_ALL
 
 Index = Times | NDArray[np.bool_] | slice
 ALL = slice(None)
+NONE = -1  # the number of an operation outside all matched collectives
 PREFIX_BYTES = 8  # one int64: the kind of the first collective
 
 
@@ -340,3 +342,35 @@ def set_notes(sets: Times) -> Iterator[str]:
             f"the ranks form {count:,} sets without common collectives, like different runs; each rank is compared "
             "within its own set"
         )
+
+
+def collective_numbers(operations: pl.DataFrame, devices: Sequence[str], fleet: Fleet, report: int) -> Times:
+    """Return the number of each operation's collective among all matched ones, NONE for other operations.
+
+    `devices` has the ids of the report's devices. The fleet has the times of all collectives.
+    """
+    clock = fleet.clocks[report]
+    numbers = np.full(len(operations), NONE, np.int64)
+    device = operations["device"].to_numpy()
+    start, end = (clock.to_common(operations[name].to_numpy()) for name in ("start", "end"))
+    is_communication = (operations["class"] == "communication").to_numpy()
+    first = 0
+    for group in fleet.times:
+        for row, rank in enumerate(group.ranks):
+            if fleet.ranks[rank].report == report:
+                rows = np.flatnonzero(is_communication & (device == devices.index(fleet.ranks[rank].device)))
+                places = _places(group.start[row], group.end[row], start[rows], end[rows])
+                known = places != NONE
+                numbers[rows[known]] = first + places[known]
+        first += len(group.kind)
+    return numbers
+
+
+def _places(start: Times, end: Times, kernel_start: Times, kernel_end: Times) -> Times:
+    """Return the place of each kernel among the collectives with these times, or NONE."""
+    order = np.lexsort((end, start))
+    table = np.rec.fromarrays([start[order], end[order]])
+    wanted = np.rec.fromarrays([kernel_start, kernel_end])
+    place = np.minimum(np.searchsorted(table, wanted), max(len(order) - 1, 0))
+    places: Times = np.where(table[place] == wanted, order[place], NONE) if len(order) else np.full(len(wanted), NONE)
+    return places

@@ -24,9 +24,9 @@ from traceview.model.units import duration
 from traceview.model.whatif import NotApplicable, Prediction, WhatIf
 from traceview.pipeline import analyze_trace, open_trace
 from traceview.ranks.analyze_reports import report_names
+from traceview.ranks.match import NONE, collective_numbers
 from traceview.ranks.measure_report import measure_trace
 from traceview.ranks.merge import merge
-from traceview.ranks.numbered_collectives import NONE, collective_numbers
 from traceview.replay.build import build
 from traceview.replay.changes import CHANGES, GraphChange, compute_changes
 from traceview.replay.changes.base import COMMUNICATION
@@ -186,7 +186,7 @@ def _read_ranks(paths: Sequence[Path], options: AnalysisOptions, step: Progress)
     ranks = []
     for report, analysis in enumerate(analyses):
         devices = analysis.trace.devices["id"].to_list()
-        numbers, _ = collective_numbers(analysis.trace.operations, devices, fleet, report)
+        numbers = collective_numbers(analysis.trace.operations, devices, fleet, report)
         process = analysis.trace.operations["process"].to_numpy()
         for each in np.unique(process[numbers != NONE]).tolist():
             work = LaunchedWork.from_analysis(analysis, each)

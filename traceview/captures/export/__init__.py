@@ -3,7 +3,8 @@
 contents.py  the events of an export, narrowed to a window and a device
 slices.py    what is no GPU work as slices of tracks
 perfetto.py  Perfetto's native trace
-gpu_stages.py  its GPU data model: GPUs, render stages and counters, and protobuf's wire format
+gpu_stages.py  its GPU data model: GPUs, render stages and counters
+wire.py      protobuf's wire format
 tables.py    the normalised frames and the declared tables as flat tables in Parquet
 """
 

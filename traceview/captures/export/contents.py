@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from traceview.intervals import Times
 from traceview.measure.activity import Activity, active_devices, overlaps_window
 from traceview.measure.gaps import ThreadStates, device_gaps
 from traceview.model.analysis import Analysis, Gaps
@@ -20,10 +19,8 @@ class ExportContents:
     """The events of an export, cut at the borders of the window as an analysis cuts them.
 
     `operations`, `api`, `ranges` and `scopes` have the columns of Trace's frames plus `row`, the row number in that
-    frame; ranges that are scopes are in `ranges` alone. A `launch` is null if its call is not in `api`. `collective`
-    has a number for each operation that is a collective of several ranks, the same number on all of them, and `arrival`
-    counts the ranks that arrive at it before; both are -1 for others, and None if they are unknown. `analysis` has the
-    findings to show, if any.
+    frame; ranges that are scopes are in `ranges` alone. A `launch` is null if its call is not in `api`. `analysis` has
+    the findings to show, if any.
     """
 
     trace: Trace
@@ -33,8 +30,6 @@ class ExportContents:
     api: pl.DataFrame
     ranges: pl.DataFrame
     scopes: pl.DataFrame
-    collective: Times | None = None
-    arrival: Times | None = None
     analysis: Analysis | None = None
 
     def device_name(self, device: int) -> str:

@@ -28,27 +28,17 @@ GPU_COUNTERS, GPU_STAGE, GPU_INFO = 52, 53, 128
 CONTEXTS, SPECIFICATIONS, COMPUTE_KERNELS, ARGUMENT_NAMES = 23, 24, 1000, 1001
 # GpuRenderStageEvent
 EVENT_ID, DURATION, LAUNCH = 1, 2, 21
-STAGE_FIELDS = {5: "context", 11: "gpu", 13: "queue", 14: "stage", 18: "waits_for", 19: "kernel", 20: "name"}
-INTEGERS, WORDS = ("correlation", "bytes", "collective"), ("kind", "memory")
+STAGE_FIELDS = {5: "context", 11: "gpu", 13: "queue", 14: "stage", 19: "kernel", 20: "name"}
+INTEGERS, WORDS = ("correlation", "bytes"), ("kind", "memory")
 ARGUMENTS = (*INTEGERS, *WORDS)
 GRID, BLOCK = (tuple(f"{name}_{axis}" for axis in "xyz") for name in ("grid", "block"))
 LIMITS = ("sm_count", "warps_per_sm", "registers_per_sm", "shared_bytes_per_sm", "blocks_per_sm")
 SHAPE_SIZES = {"launch__grid_size": GRID, "launch__block_size": BLOCK}
-RANKS_PER_COLLECTIVE = 1 << 20
-FIRST_COLLECTIVE = 1 << 62  # above the ids of all other events
+FIRST_STAGE = 1  # the id of the first operation's render stage
 COUNTERS_PER_GPU = 1 << 8
 MAX_RATE = 1e15  # bytes/s; above any real copy, so that sums over a damaged capture do not overflow
 # Perfetto's units (numerator, denominator) and group, MEMORY or COMPUTE, of a unit of CounterSeries
 UNITS = {"bytes": (7, 0, 5), "bytes/s": (7, 22, 5), "%": (37, 0, 6), "MHz": (15, 0, 6)}
-
-
-def event_ids(contents: ExportContents) -> Times:
-    """Return the id of the render stage of each operation."""
-    ids = 1 + np.arange(len(contents.operations))
-    if contents.collective is None or contents.arrival is None:
-        return ids
-    shared = FIRST_COLLECTIVE + contents.collective * RANKS_PER_COLLECTIVE + contents.arrival
-    return np.where(contents.collective < 0, ids, shared)
 
 
 def gpu_info(contents: ExportContents) -> bytes:
@@ -115,7 +105,7 @@ def stage_frame(contents: ExportContents, names: pl.Series) -> pl.DataFrame:
     stage[(frame["class"] == "communication").to_numpy()] = STAGES.index("communication")
     stream = frame["stream"].to_numpy().astype(np.int64)
     context = trace.streams.join(_contexts(trace.streams), on=["process", "context"], maintain_order="left")
-    event, sized = event_ids(contents), pl.col("source").is_in(["memcpy", "memset"])
+    sized = pl.col("source").is_in(["memcpy", "memset"])
     shape = trace.shapes.select(*GRID, *BLOCK)[frame["shape"]]
     own = frame.select(
         *("start", "end"),
@@ -124,19 +114,13 @@ def stage_frame(contents: ExportContents, names: pl.Series) -> pl.DataFrame:
         *(pl.col(name).to_physical().cast(pl.Int64) for name in WORDS),
         pl.when(pl.col("shape") > 0).then("shape").cast(pl.Int64).alias("kernel"),
     )
-    collective, arrival = (
-        pl.Series(np.full(len(frame), -1) if each is None else each, dtype=pl.Int64)
-        for each in (contents.collective, contents.arrival)
-    )
     return own.hstack(shape).with_columns(
-        event=pl.Series(event),
+        event=pl.int_range(FIRST_STAGE, FIRST_STAGE + len(frame)),
         stage=pl.Series(stage + 1),
         queue=pl.Series(stream + len(STAGES) + 1),
         gpu=frame["device"].cast(pl.Int64),
         context=context["number"].gather(stream),
         name=names,
-        collective=collective.set(collective < 0, None),
-        waits_for=pl.Series(event - 1).set(arrival <= 0, None),
     )
 
 

@@ -16,9 +16,9 @@ import polars as pl
 from traceview.captures.export.contents import ExportContents
 from traceview.captures.export.gpu_stages import ARGUMENTS as STAGE_ARGUMENTS
 from traceview.captures.export.gpu_stages import (
+    FIRST_STAGE,
     counter_packets,
     counter_series,
-    event_ids,
     gpu_info,
     stage_frame,
     stage_parts,
@@ -54,7 +54,7 @@ def pieces(contents: ExportContents) -> Iterator[bytes]:
     """Yield the trace of a capture in pieces."""
     builder, origin = SliceBuilder(contents), min(contents.first, 0)
     created, described = builder.tracks.created, 0
-    launched = event_ids(contents)[builder.launched]
+    launched = FIRST_STAGE + builder.launched
     yield message(1, ON_EVENTS, uint(FLAGS, STATE_CLEARED), gpu_info(contents))
     yield _interned_packet(EVENT_CATEGORIES, CATEGORIES, range(len(CATEGORIES)))
     yield _interned_packet(ANNOTATION_NAMES, ARGUMENTS, range(len(ARGUMENTS)))
@@ -80,7 +80,7 @@ def _stage_packets(builder: SliceBuilder, origin: int) -> Iterator[bytes]:
     builder.add_texts(tuple(words))
     yield _interned_packet(ANNOTATION_STRINGS, builder.texts, [number - 1 for number in words.values()])
     frame = stage_frame(contents, names.cast(pl.Int64) + 1)
-    optional = [pl.col(name).is_not_null() for name in ("kernel", "waits_for", "grid_x", *STAGE_ARGUMENTS)]
+    optional = [pl.col(name).is_not_null() for name in ("kernel", "grid_x", *STAGE_ARGUMENTS)]
 
     def packets(alike: pl.DataFrame) -> list[Chunk]:
         return _packet(alike["start"].to_numpy() - origin, stage_parts(alike, words))
