@@ -18,10 +18,11 @@ import polars as pl
 
 from traceview.intervals import length, union
 from traceview.measure.loading import MIN_LOADING
+from traceview.model.analysis import Analysis
 from traceview.model.frozen import dataclass
 from traceview.model.trace import CLASSES, KINDS, Trace
 from traceview.model.unprofiled import Bounds, UnprofiledTime
-from traceview.replay.changes.base import GraphChange
+from traceview.replay.changes.base import COMPUTE, GraphChange
 from traceview.replay.constants import POWER, power_limits
 from traceview.replay.graph import COUNTED, RUN, Codes, DependencyGraph, Replay, path_times, replay
 from traceview.replay.profiler_costs import traced_events, without_profiler
@@ -209,6 +210,19 @@ def _work_of(graph: DependencyGraph, compute_ratio: float) -> tuple[_Work, ...]:
         members = np.flatnonzero(graph.is_counted & (ops.device == device) & is_kind)
         work.append(_Work(members, int(ns[members].sum()), length(union(ops.start[members], ops.end[members])), ratio))
     return tuple(work)
+
+
+def compute_ratio(analysis: Analysis, graph: DependencyGraph, selection: Selection) -> float:
+    """Return the mean compute of a counted iteration over that of a modelled one, at least 1, on the busiest GPU."""
+    ops = graph.operations
+    chosen = graph.is_counted & (ops.code == COMPUTE)
+    modelled = {
+        device: int((ops.end - ops.start)[chosen & (ops.device == device)].sum()) // graph.counted
+        for device in np.unique(ops.device[chosen]).tolist()
+    }
+    every = {use.device: use.steady.compute_ns // max(selection.steady, 1) for use in analysis.devices}
+    ratios = [every[device] / max(modelled[device], 1) for device in modelled if device in every]
+    return max([1.0, *ratios])
 
 
 def remaining_work(model: RunModel, graph: DependencyGraph) -> int:

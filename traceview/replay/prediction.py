@@ -22,7 +22,7 @@ from traceview.model.whatif import Combinations, NotApplicable, Prediction, What
 from traceview.pricing.speedups import SPEEDUPS
 from traceview.replay.build import build
 from traceview.replay.changes import CHANGES, compute_changes, faster
-from traceview.replay.changes.base import COMPUTE, EFFORTS, GraphChange, gain_rank
+from traceview.replay.changes.base import EFFORTS, GraphChange, gain_rank
 from traceview.replay.changes.copies import PIN, PIN_HERE, PREFETCH, pageable_copies
 from traceview.replay.changes.host import LOADING
 from traceview.replay.constants import CAPTURE_NOISE
@@ -40,13 +40,14 @@ from traceview.replay.outcome import (
     UNCHANGED,
     ChangedRun,
     RunModel,
+    compute_ratio,
     kernel_time,
     remaining_work,
     replay_changes,
     share_of_others,
 )
 from traceview.replay.ranges import loader_may_take, spread
-from traceview.replay.select import LaunchedWork, Selection, select
+from traceview.replay.select import LaunchedWork, select
 
 # Changes that save the same time, in the words of an answer.
 ALTERNATIVES = ({"tf32": "TF32", "bf16": "bfloat16"}, {"compile": "compiling", "graph": "a CUDA graph"})
@@ -313,7 +314,7 @@ def _model(analysis: Analysis, work: LaunchedWork | None = None) -> RunModel | s
     try:
         is_corrected = analysis.info.profiler != "nsys" and analysis.options.costs is not None
         left = TORCH_PROFILER if is_corrected else UNCHANGED
-        ratio_of_compute = _compute_ratio(analysis, graph, selection)
+        ratio_of_compute = compute_ratio(analysis, graph, selection)
         model = RunModel(graph, replay(graph), selection, host_left=left, compute_ratio=ratio_of_compute)
         if abs(model.error) <= MAX_ERROR:
             return model
@@ -327,19 +328,6 @@ def _model(analysis: Analysis, work: LaunchedWork | None = None) -> RunModel | s
         early = int(np.count_nonzero(ops.start[launched] < calls.start[ops.call[launched]]))
         example = f": {early} of {len(ops.row)} operations start before the calls that launched them" if early else ""
         return f"the times of its iterations are contradictory{example}; export the report again, or capture again"
-
-
-def _compute_ratio(analysis: Analysis, graph: DependencyGraph, selection: Selection) -> float:
-    """Return the mean compute of a counted iteration over that of a modelled one, at least 1, on the busiest GPU."""
-    ops = graph.operations
-    chosen = graph.is_counted & (ops.code == COMPUTE)
-    modelled = {
-        device: int((ops.end - ops.start)[chosen & (ops.device == device)].sum()) // graph.counted
-        for device in np.unique(ops.device[chosen]).tolist()
-    }
-    every = {use.device: use.steady.compute_ns // max(selection.steady, 1) for use in analysis.devices}
-    ratios = [every[device] / max(modelled[device], 1) for device in modelled if device in every]
-    return max([1.0, *ratios])
 
 
 def _unprofiled(analysis: Analysis) -> UnprofiledTime | None:
