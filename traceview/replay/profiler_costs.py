@@ -18,6 +18,7 @@ from traceview.intervals import Times, covered_length, rows_by_code, union
 from traceview.model.trace import MEMORIES, Trace
 from traceview.model.unprofiled import CALL_FIXED, CALL_SHARE, MAX_CALL, OWN_CALL, RANGE_EVENT, ProfilerCosts
 from traceview.normalise.codes import categories
+from traceview.replay.changes.base import longest_launching_gap
 from traceview.replay.graph import CALL, ENGINE, EVENT, GAP, LAUNCH, QUEUE, STREAM, WAIT, Codes, DependencyGraph
 
 Floats = NDArray[np.float64]
@@ -109,11 +110,14 @@ def without_profiler(
 ) -> DependencyGraph:
     """Return the graph with what the profiler adds taken off, and the host's time divided by `slowdown`.
 
-    `bound` chooses LOW, MIDDLE or HIGH costs.
+    `bound` chooses LOW, MIDDLE or HIGH costs. A pause keeps its length beyond that of launching code: the calls after
+    it are slow because caches are cold, and the work in the pause is not.
     """
     faster = _shortened(trace, graph, events, events.ns * costs.scale[bound], costs.kernel_gap[bound])
     weight = faster.edges.weight.astype(np.float64)
-    weight[np.isin(faster.edges.kind, (GAP, CALL))] /= slowdown
+    weight[faster.edges.kind == CALL] /= slowdown
+    between = faster.edges.kind == GAP
+    weight[between] -= np.minimum(weight[between], longest_launching_gap(graph)) * (1 - 1 / slowdown)
     return faster.with_weight(weight.astype(np.int64))
 
 
