@@ -192,7 +192,7 @@ def test_finding_names_the_line_and_what_helps_there() -> None:
     program = Program("pytorch", ("pytorch",), training=True, python=True)
     named = analyze(replace(host_bound_trace(samples, []), program=program))
     finding = named.findings[0]
-    assert finding.id == "host_bound" and finding.title.endswith("ms of it at train.py:20 (train)")
+    assert finding.id == "host_bound" and finding.title.endswith(", at train.py:20 (train)")
     assert finding.advice.startswith("JSON: ") and "to find it" not in finding.advice
     assert finding.code == ""
     assert finding.host is not None and [frame.text for frame in finding.host.calls] == ["encode (json/encoder.py:7)"]
@@ -293,7 +293,7 @@ def test_time_in_which_nsys_sees_nothing_is_between_two_lines(hole: bool, early:
     assert (row.place, row.function) == ("train.py:20 to train.py:1", "train")
     assert row.idle_ns == pytest.approx(9 * 49e6, rel=0.03)
     finding = next(finding for finding in analysis.findings if finding.id == "host_bound")
-    assert finding.title.endswith("of it at code that holds the interpreter lock between train.py:20 and train.py:1")
+    assert finding.title.endswith("at code that holds the interpreter lock between train.py:20 and train.py:1")
     assert finding.host is not None and finding.host.state == "running" and "between these lines" in finding.advice
     same = analyze(unseen_trace(0, hole), whole=True).tables["lines"].rows  # the same line before and after
     assert [row.place for row in same] == ["train.py:1"]
