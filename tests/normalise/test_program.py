@@ -134,6 +134,20 @@ def test_loaded_library_beside_kernels_of_another() -> None:
     assert (collective.kind, collective.training) == ("pytorch", None)
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("cudapy::__main__::add[abi:v1][abi:c8tJTC_2fWg]", "numba"),
+        ("__main__::relax[abi:v1,cw51cXTLSUwv1sDUaKthqaNg]", "numba"),
+        ("_ZN8__main__5relaxB2v1B104cw51cXTLSUwv1sDUaKthqaNg", "numba"),
+        ("std::__1::fill[abi:v160006](float*, int)", "cuda"),  # libc++
+        ("concat[abi:cxx11](std::string)", "cuda"),
+    ],
+)
+def test_tags_of_numba(name: str, kind: str) -> None:
+    assert program({"relax": 5}, texts=[name]).kind == kind
+
+
 def test_gcc_openmp_waits_for_the_context() -> None:
     assert program({"main$_omp_fn$0": 5}, texts=["cuCtxSynchronize"]).kind == "openmp"
     assert program({"main$_omp_fn$0": 5}, texts=["cuStreamSynchronize"]).kind == "openacc"
