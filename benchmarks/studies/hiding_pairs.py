@@ -7,8 +7,8 @@ r"""Programs whose collectives or copies nothing hides, and the same after the c
         python benchmarks/studies/hiding_pairs.py capture NAME ...'
     python benchmarks/studies/hiding_pairs.py table FOLDER     predictions beside the measured times
 
-`table` reads FOLDER/NAME_rank0.sqlite, NAME_one_rank0.sqlite for CONNECTIONS, and the times in benchmarks/results.
-`capture` makes one report for each name, in their order. CONNECTIONS are programs that run once more with
+`table` reads FOLDER/NAME_rank0.sqlite, NAME_one_rank0.sqlite for NAME:1, and the times in benchmarks/results.
+`capture` makes one report for each name, in their order. NAME:1 stands for a program that runs with
 CUDA_DEVICE_MAX_CONNECTIONS=1; `time` and `capture` use the environment that they have. Two GPUs are needed; the
 programs that copy use their own GPU alone.
 """
@@ -115,19 +115,30 @@ def reduced_in_hooks(model: Any, inputs: Any, *, is_async: bool) -> Step:
     return training(model, inputs, reduce=wait)
 
 
-def fsdp2(inputs: Any, *, width: int, depth: int, feed: int, prefetches: bool) -> Step:
+def fsdp2(model: Any, layers: Any, inputs: Any, *, prefetches: bool) -> Step:
     """Shard each layer with fully_shard; without prefetch, a layer's weights come when its backward pass begins."""
     import torch
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    model = encoder(width, depth, feed)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
-    for layer in model.layers:
+    for layer in layers:
         fully_shard(layer, mp_policy=policy)
         if not prefetches:
             layer.set_modules_to_backward_prefetch([layer])
     fully_shard(model, mp_policy=policy)
     return training(model, inputs)
+
+
+def sharded_encoder(inputs: Any, *, width: int, depth: int, feed: int, prefetches: bool) -> Step:
+    """Shard the layers of an encoder."""
+    model = encoder(width, depth, feed)
+    return fsdp2(model, model.layers, inputs, prefetches=prefetches)
+
+
+def sharded_llama(inputs: Any, *, prefetches: bool) -> Step:
+    """Shard the layers of a Llama."""
+    model = llama(8)
+    return fsdp2(model, model.model.layers, inputs, prefetches=prefetches)
 
 
 def fsdp1(inputs: Any, *, prefetches: bool) -> Step:
@@ -294,6 +305,21 @@ def vision(name: str, **more: Any) -> Any:
     return apply
 
 
+def with_embeddings(model: Any) -> Any:
+    """Return a model of transformers that takes embeddings and returns its last hidden state."""
+    from torch import nn
+
+    class Outputs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, inputs: Any) -> Any:
+            return self.model(inputs_embeds=inputs, use_cache=False).last_hidden_state
+
+    return Outputs()
+
+
 def llama(layers: int) -> Any:
     """Return layers of a Llama of transformers, which take embeddings."""
     import torch
@@ -306,16 +332,7 @@ def llama(layers: int) -> Any:
     )
     made = LlamaModel(config).cuda()
     made.embed_tokens = nn.Identity()
-
-    class Outputs(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = made
-
-        def forward(self, inputs: Any) -> Any:
-            return self.model(inputs_embeds=inputs, use_cache=False).last_hidden_state
-
-    return Outputs()
+    return with_embeddings(made)
 
 
 def gpt2() -> Any:
@@ -327,16 +344,7 @@ def gpt2() -> Any:
     torch.manual_seed(0)
     made = GPT2Model(GPT2Config(n_embd=1024, n_layer=24, n_head=16, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)).cuda()
     made.wte = nn.Identity()
-
-    class Outputs(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = made
-
-        def forward(self, inputs: Any) -> Any:
-            return self.model(inputs_embeds=inputs, use_cache=False).last_hidden_state
-
-    return Outputs()
+    return with_embeddings(made)
 
 
 def vit() -> Any:
@@ -355,21 +363,6 @@ def convnext() -> Any:
 
     torch.manual_seed(0)
     return torchvision.models.convnext_large().cuda().to(memory_format=torch.channels_last)
-
-
-def sharded_llama(inputs: Any, *, prefetches: bool) -> Step:
-    """Shard each layer of a Llama with fully_shard."""
-    import torch
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-    model = llama(8)
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
-    for layer in model.model.layers:
-        fully_shard(layer, mp_policy=policy)
-        if not prefetches:
-            layer.set_modules_to_backward_prefetch([layer])
-    fully_shard(model, mp_policy=policy)
-    return training(model, inputs)
 
 
 def tokens(count: int, width: int) -> Any:
@@ -397,10 +390,10 @@ PROGRAMS: dict[str, Callable[[], Step]] = {
     "hooks_async": lambda: reduced_in_hooks(encoder(2048, 8, 8192), tokens(8, 2048), is_async=True),
     "vgg_hooks_sync": lambda: reduced_in_hooks(vgg(), images(), is_async=False),
     "vgg_hooks_async": lambda: reduced_in_hooks(vgg(), images(), is_async=True),
-    "fsdp2_late": lambda: fsdp2(tokens(8, 2048), width=2048, depth=12, feed=8192, prefetches=False),
-    "fsdp2": lambda: fsdp2(tokens(8, 2048), width=2048, depth=12, feed=8192, prefetches=True),
-    "fsdp2_wide_late": lambda: fsdp2(tokens(2, 4096), width=4096, depth=6, feed=16384, prefetches=False),
-    "fsdp2_wide": lambda: fsdp2(tokens(2, 4096), width=4096, depth=6, feed=16384, prefetches=True),
+    "fsdp2_late": lambda: sharded_encoder(tokens(8, 2048), width=2048, depth=12, feed=8192, prefetches=False),
+    "fsdp2": lambda: sharded_encoder(tokens(8, 2048), width=2048, depth=12, feed=8192, prefetches=True),
+    "fsdp2_wide_late": lambda: sharded_encoder(tokens(2, 4096), width=4096, depth=6, feed=16384, prefetches=False),
+    "fsdp2_wide": lambda: sharded_encoder(tokens(2, 4096), width=4096, depth=6, feed=16384, prefetches=True),
     "fsdp1_late": lambda: fsdp1(tokens(8, 2048), prefetches=False),
     "fsdp1": lambda: fsdp1(tokens(8, 2048), prefetches=True),
     "gather_late": lambda: gathered(4096, 12, 4096, ahead=False),
@@ -470,7 +463,6 @@ PAIRS = (
     ("resnet_in", "prefetch", "resnet_ahead"),
     ("fcn_out", "output", "fcn_apart"),
 )
-CONNECTIONS = ("fsdp2", "gpt_ddp", "copy_apart", "llama_fsdp", "tp_wide_chunks")
 
 
 def each_step(names: list[str]) -> Iterator[tuple[str, Step]]:

@@ -167,19 +167,21 @@ def device_exposure(trace: Trace, work: Activity) -> ExposedTime:
     return known[work.device, work.window]
 
 
-def queued_time(trace: Trace) -> Times:
-    """Return the ns that each operation was launched, but did not start, for no reason in the capture.
+def queued_time(trace: Trace, rows: Times) -> Times:
+    """Return the ns that operations were launched, but did not start, for no reason in the capture.
 
-    Times beside exposed work count, on devices whose exposed time was measured; the widest window of a device does.
+    `rows` are ascending rows of Trace.operations. Times beside exposed work count, on devices whose exposed time was
+    measured; the widest window of a device does.
     """
-    ns = np.zeros(len(trace.operations), np.int64)
+    ns = np.zeros(len(rows), np.int64)
     known = _known_exposure(trace.operations)
     widest = dict(sorted(known, key=lambda key: key[1].length))
     for exposed in map(known.__getitem__, widest.items()):
-        for work in range(len(exposed.works)):
-            chosen = (exposed.work == work) & (exposed.cause == QUEUE) & (exposed.following >= 0)
-            following = exposed.following[chosen]
-            lengths = np.bincount(following, (exposed.end - exposed.start)[chosen], len(ns))
+        queued = np.flatnonzero((exposed.cause == QUEUE) & np.isin(exposed.following, rows))
+        for work in np.unique(exposed.work[queued]):
+            chosen = queued[exposed.work[queued] == work]
+            place = np.searchsorted(rows, exposed.following[chosen])
+            lengths = np.bincount(place, (exposed.end - exposed.start)[chosen], len(ns))
             np.maximum(ns, lengths.astype(np.int64), out=ns)
     return ns
 

@@ -334,7 +334,7 @@ def operations_of(trace: Trace, selection: Selection, calls: GraphCalls, begin: 
         frame["name"].to_physical().to_numpy().astype(np.int64),
         name_families(trace.shapes, frame["shape"].to_numpy(), frame["name"]),
         blocks,
-        queued_time(trace)[chosen],
+        queued_time(trace, chosen),
         waves,
     )
 

@@ -17,12 +17,11 @@ from traceview.replay.changes.base import COMMUNICATION, COMPUTE, GraphChange, b
 from traceview.replay.changes.hiding import (
     NO_BACKWARD,
     Reduction,
-    busy_parts,
     even_share_ends,
     first_kernel_after,
     has_change,
     lengthened,
-    time_beside,
+    time_beside_parts,
     with_price,
     with_waits,
 )
@@ -101,8 +100,7 @@ def ranks(count: int, gradients: int) -> GraphChange:
         waiting = _with_bucket_copies(
             with_waits(graph, reductions), reductions, int(gradients / len(took) / DEVICE_RATE)
         )
-        busy = busy_parts(waiting, reductions)
-        return lengthened(waiting, time_beside(waiting, busy))
+        return lengthened(waiting, time_beside_parts(waiting, reductions))
 
     gradient_size = size(gradients)
     return GraphChange(

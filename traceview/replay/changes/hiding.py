@@ -66,21 +66,19 @@ def price_shares(graph: DependencyGraph, blocks: float) -> NDArray[np.float64]:
 def with_price(before: DependencyGraph, after: DependencyGraph, hidden: Mask) -> DependencyGraph:
     """Return `after` with longer kernels where the operations `hidden` run beside them, and did not before."""
     rows = np.flatnonzero(hidden)
-    more = time_beside(after, _busy(after, rows)) - time_beside(before, _busy(before, rows))
-    return lengthened(after, more, rows)
+    was, is_now = (_time_beside_operations(graph, rows) for graph in (before, after))
+    return lengthened(after, is_now - was, rows)
 
 
-def _busy(graph: DependencyGraph, rows: Codes) -> Intervals:
-    """Return when operations run in the replay of a graph."""
+def _time_beside_operations(graph: DependencyGraph, rows: Codes) -> Times:
+    """Return the ns of each operation beside these operations in the replay of a graph."""
     time = replay(graph).time
-    start, end = time[graph.starts(rows)], time[graph.ends(rows)]
-    order = np.argsort(start, kind="stable")
-    return union(start[order], end[order])
+    return _time_beside(graph, time, union(time[graph.starts(rows)], time[graph.ends(rows)]))
 
 
-def time_beside(graph: DependencyGraph, busy: Intervals) -> Times:
-    """Return the ns of each operation beside other work in the replay of a graph."""
-    time, rows = replay(graph).time, np.arange(len(graph.operations.row))
+def _time_beside(graph: DependencyGraph, time: Times, busy: Intervals) -> Times:
+    """Return the ns of each operation beside other work; `time` is that of each node."""
+    rows = np.arange(len(graph.operations.row))
     return covered_length(busy, time[graph.starts(rows)], time[graph.ends(rows)])
 
 
@@ -164,7 +162,7 @@ def _with_reductions(graph: DependencyGraph, reductions: Sequence[tuple[Codes, R
     weight, chosen = graph.edges.weight.copy(), _mask(graph, sums)
     weight[graph.operation_edges(RUN, chosen) | graph.operation_edges(STREAM, chosen)] = 0
     changed = with_waits(graph.with_weight(weight), parts)
-    return lengthened(changed, time_beside(changed, busy_parts(changed, parts)), sums)
+    return lengthened(changed, time_beside_parts(changed, parts), sums)
 
 
 def with_waits(graph: DependencyGraph, reductions: Sequence[Reduction]) -> DependencyGraph:
@@ -177,16 +175,15 @@ def with_waits(graph: DependencyGraph, reductions: Sequence[Reduction]) -> Depen
     return graph.with_edges(edges)
 
 
-def busy_parts(graph: DependencyGraph, reductions: Sequence[Reduction]) -> Intervals:
-    """Return when the parts run: each when it is ready and the parts before it are done."""
+def time_beside_parts(graph: DependencyGraph, reductions: Sequence[Reduction]) -> Times:
+    """Return the ns of each operation beside the parts: each runs when it is ready and the parts before it are done."""
     time, starts = replay(graph).time, []
     for each in reductions:
         before = np.cumsum(each.took) - each.took
         starts.append(np.maximum.accumulate(time[graph.ends(each.ready)] - before) + before)
     start = np.concatenate(starts)
     end = start + np.concatenate([each.took for each in reductions])
-    order = np.argsort(start, kind="stable")
-    return union(start[order], end[order])
+    return _time_beside(graph, time, union(start, end))
 
 
 REORDER = GraphChange(
