@@ -9,7 +9,7 @@ import pytest
 from tests.captures import analyzed, sample
 from tests.made_trace import made_trace
 from tests.report.made_analysis import MS, bare_analysis, made_analysis
-from traceview.model.analysis import Analysis, NotMeasured
+from traceview.model.analysis import Analysis, Iterations, NotMeasured
 from traceview.model.findings import Gain
 from traceview.model.units import time_range
 from traceview.pipeline import analyze
@@ -79,6 +79,15 @@ def test_change_of_several_kinds_is_of_the_mean_iteration() -> None:
     text = analyzed(sample("exposure/one_price.sqlite.xz")).answer.text
     assert text.startswith("PyTorch, 20 iterations, 10 of 2.75 ms and 10 of 4.73 ms: ")
     assert " would take the mean iteration to 2." in text
+
+
+def test_several_kinds_are_iterations_not_steps(serial: Analysis) -> None:
+    """A training that generates text at its end has tokens beside its steps (`mingpt` of round 14)."""
+    assert isinstance(serial.iterations, Iterations)
+    known = analyzed(sample("exposure/one_price.sqlite.xz")).iterations
+    assert isinstance(known, Iterations)
+    text = answer(replace(serial, iterations=replace(serial.iterations, kinds=known.kinds)))
+    assert text.startswith("PyTorch training, 20 iterations, 10 of ") and " would take the mean iteration to " in text
 
 
 def test_without_iterations_the_run_is_the_base(serial: Analysis) -> None:

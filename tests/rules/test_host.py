@@ -192,6 +192,19 @@ def test_synchronization_costs_starved_and_refill() -> None:
     assert "blocked the host for 41.0 ms; the GPU was busy for 40.0 ms of it" in finding.advice
 
 
+def test_number_per_iteration_is_that_of_most() -> None:
+    """Ranges of 10 steps of 1 ms: half of them wait twice, the others never (`md` of round 14)."""
+    work, calls = [], []
+    for begin in range(0, 5 * MS, MS // 2):
+        work.append((begin, begin + 300 * US, "compute", 0, len(calls)))
+        calls += [(begin, begin, "api", 0), (begin, begin + 350 * US, "sync", 0)]
+    for begin in range(5 * MS, 10 * MS, MS):
+        work.append((begin, begin + 900 * US, "compute", 0, len(calls)))
+        calls.append((begin, begin, "api", 0))
+    (finding,) = findings(made_trace(work, calls, iterations(10, MS)), synchronize)
+    assert finding.title.startswith("10 synchronizations cost ")
+
+
 def test_long_pause_after_synchronization_is_host_bound() -> None:
     by_rule = {finding.id: finding.cost_ns for finding in findings(synchronized(10, 5 * MS), synchronize, host_bound)}
     assert by_rule == {"synchronize": 9 * (100 * US + 1 * MS), "host_bound": 9 * 4 * MS}

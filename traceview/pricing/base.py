@@ -201,12 +201,24 @@ class MeasuredCapture:
         name, number = self.trace.threads.select("name", "tid").row(thread)
         return name or str(number)
 
-    def per_iteration(self, count: int) -> str:
-        """Return " (one per iteration)" or " (21 per iteration)"; "" if `count` is less than one per iteration."""
-        if not self.counted or count < self.counted:
+    @cached_property
+    def iteration_starts(self) -> Times:
+        """When each counted iteration begins on the host, in ns; empty without iterations."""
+        iterations = self.analysis.iterations
+        counted = () if isinstance(iterations, NotMeasured) else iterations.per_iteration[iterations.skipped :]
+        return np.array([each.start_ns for each in counted], np.int64)
+
+    def per_iteration(self, moments: Times) -> str:
+        """Return " (one per iteration)" or " (21 per iteration)"; "" if most iterations have another number.
+
+        `moments` are those of events, in ns.
+        """
+        each = round(len(moments) / max(len(self.iteration_starts), 1))
+        number = np.searchsorted(self.iteration_starts, moments, side="right")
+        counts = np.bincount(number, minlength=len(self.iteration_starts) + 1)[1:]
+        if each == 0 or 2 * np.count_nonzero(counts == each) <= len(counts):
             return ""
-        each = f"{count / self.counted:.0f}"
-        return f" ({'one' if each == '1' else each} per iteration)"
+        return f" ({'one' if each == 1 else each} per iteration)"
 
     def calls_for(self, device: GpuWork) -> pl.DataFrame:
         """Return the calls of the device's processes that begin while findings cover it, rows of Trace.api."""

@@ -39,11 +39,15 @@ def with_answer(analysis: Analysis) -> Analysis:
 
 
 def _unit(analysis: Analysis) -> str:
-    """Return what repeats: "a step", "an iteration", of several kinds "the mean step"; "the run" if nothing does."""
+    """Return what repeats: "a step", "an iteration", of several kinds "the mean iteration"; "the run" if nothing does.
+
+    A program that trains also validates, or generates text: of several kinds, not all are steps.
+    """
     if not isinstance(analysis.iterations, Iterations):
         return "the run"
-    unit = "step" if analysis.program.training else "iteration"
-    return f"the mean {unit}" if analysis.iterations.kinds else "a step" if unit == "step" else "an iteration"
+    if analysis.iterations.kinds:
+        return "the mean iteration"
+    return "a step" if analysis.program.training else "an iteration"
 
 
 def _run(analysis: Analysis) -> str:
@@ -52,7 +56,7 @@ def _run(analysis: Analysis) -> str:
     if not isinstance(iterations, Iterations):
         return f"{program}, {duration(analysis.run.length)}"
     if iterations.kinds:
-        time = f"{iterations.counted:,} {_unit(analysis).split()[-1]}s, {iterations.time_words}"
+        time = f"{quantity(iterations.counted, 'iteration')}, {iterations.time_words}"
     else:
         time = f"{duration(iterations.time_ns)} {_unit(analysis)}"
     unprofiled = iterations.unprofiled

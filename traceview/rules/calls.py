@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from traceview.intervals import Coverage, Intervals, Rows, Times, rows_by_code
 from traceview.measure.gaps import MEMORY_ROLE, OTHER_CALLS
 from traceview.measure.shared_work import calls_during, codes_of, launch_rows
-from traceview.model.analysis import NotMeasured
 from traceview.model.trace import Window, enum_texts, names_match
 from traceview.model.units import duration, quantity, verb
 from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture, once_per_capture
@@ -42,7 +41,7 @@ def synchronize(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDr
         return
     values = {
         "count": quantity(count, "synchronization"),
-        "per_iteration": capture.per_iteration(count),
+        "per_iteration": capture.per_iteration(calls["start"].to_numpy()),
         "range": _main_range(capture, calls),
         "calls": join_words([f"{each:,} {name}" for name, each in count_names(calls)]),
         "blocked": duration(int(calls["blocked"].sum())),
@@ -128,7 +127,7 @@ def allocation(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDra
         "count": listed if len(names) == 1 else quantity(count, "allocation or free", "allocations and frees"),
         "keep": verb(count, "keep"),
         "where": "inside the iterations" if capture.counted else "in the capture",
-        "per_iteration": capture.per_iteration(count),
+        "per_iteration": capture.per_iteration(calls["start"].to_numpy()),
         "names": "" if len(names) == 1 else f" ({listed})",
     }
     length = calls["end"] - calls["start"]
@@ -288,8 +287,5 @@ def _first_launches(capture: MeasuredCapture) -> Rows:
 
 def _repeat(capture: MeasuredCapture, calls: _GapCalls) -> bool:
     """Return whether most counted iterations have such a call."""
-    iterations = capture.analysis.iterations
-    if isinstance(iterations, NotMeasured) or not capture.counted:
-        return False
-    begin = np.array([each.start_ns for each in iterations.per_iteration], np.int64)
-    return len(np.unique(np.searchsorted(begin, calls.start, side="right"))) >= MOSTLY * capture.counted
+    begin = capture.iteration_starts
+    return len(begin) > 0 and len(np.unique(np.searchsorted(begin, calls.start, side="right"))) >= MOSTLY * len(begin)
