@@ -39,6 +39,19 @@ def test_first_finding_is_the_limit(analyzed: tuple[str, Path, Analysis]) -> Non
     assert analysis.findings[0].id == {"decode": "launch_bound", "loader": "data_loading"}[name]
 
 
+def test_collectives_of_one_rank_that_mostly_wait_name_the_late_rank_as_cause(tmp_path: Path) -> None:
+    """Rank 0 waits for rank 1, which sleeps; the shortest of each collective shows how long they take without it."""
+    for rank, waits in ((0, True), (1, False)):
+        capture = tmp_path / f"rank{rank}.sqlite"
+        capture.write_bytes(lzma.decompress(RANKS[rank].read_bytes()))
+        analysis = analyze(capture)
+        (finding,) = (each for each in analysis.findings if each.id == "exposed_communication")
+        assert ("mostly waits for other ranks" in finding.title) == waits
+        assert (analysis.findings[0] is finding) == waits
+        assert finding.gain.source == "bound"
+    assert "Ranks that arrive together would save at most" in analyze(tmp_path / "rank0.sqlite").answer.text
+
+
 def test_late_rank_and_its_step_without_the_sleep() -> None:
     fleet = merge([path.name for path in RANKS], [measure_report(path, None, None) for path in RANKS])
     (straggler,) = fleet.stragglers

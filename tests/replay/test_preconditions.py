@@ -95,7 +95,7 @@ def test_copies_and_a_loader_in_balance_gain_at_once() -> None:
     assert changes.each_alone()[0][0] is both
     answer = analyze(trace).answer
     assert answer.change == both.change and answer.gain.ns == now - both.iteration_ns
-    assert "Pinned host memory and loading in parallel would take" in answer.text
+    assert "Pinned host memory and batches prepared ahead would take" in answer.text
 
 
 def test_copies_of_a_loop_that_does_not_wait_gain_alone() -> None:

@@ -19,6 +19,9 @@ from traceview.model.trace import KINDS, MEMORIES, Trace
 from traceview.model.whatif import WhatIf
 from traceview.pipeline import analyze as analyze_capture
 from traceview.replay.build import build
+from traceview.replay.changes.base import launching_calls
+from traceview.replay.changes.copies import pin
+from traceview.replay.graph import WAIT, DependencyGraph
 from traceview.replay.prediction import predict, whatif
 from traceview.replay.select import Selection, select
 
@@ -204,3 +207,16 @@ def test_model_that_does_not_stand_for_the_run_is_refused() -> None:
     longer = replace(analysis, iterations=replace(analysis.iterations, time_ns=2 * analysis.iterations.time_ns))
     with pytest.raises(RequestError, match=r"differ too much: those that fit a model take 13\.\d ms, the mean is 27"):
         predict(longer, ["graph"])
+
+
+@pytest.mark.parametrize(("kind", "waits"), [("h2d", False), ("d2h", True)])
+def test_host_still_waits_for_pinned_results(kind: str, waits: bool) -> None:
+    """Hand-made: an n-body program integrates on the host what it reads back, and copies that to the GPU again."""
+    chosen = select(analyze(loop(5 * US, kind=kind, memory="pageable", rest=0)))
+    assert isinstance(chosen, Selection)
+    graph = build(analyze(loop(5 * US, kind=kind, memory="pageable", rest=0)).trace, chosen)
+    pinned = pin(graph)
+    assert isinstance(pinned, DependencyGraph)
+    blocking = launching_calls(graph, graph.operations.kind >= 0)
+    assert graph.call_edges(WAIT, blocking).any()
+    assert pinned.call_edges(WAIT, blocking).any() == waits

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from tests.made_trace import made_trace
-from tests.rules.helpers import MS, findings
+from tests.rules.helpers import MS, findings, with_calls
 from traceview.model.program import Program
 from traceview.model.trace import DEVICES, SHAPES, Trace
 from traceview.rules.kernels import slow_kernels, small_grids
@@ -63,6 +63,17 @@ def test_small_grids_cost_the_idle_sms(blocks: int, cost: int | None) -> None:
     assert [finding.id for finding in result] == ([] if cost is None else ["small_grid"])
     if cost is not None:
         assert result[0].cost_ns == pytest.approx(cost, abs=4)
+
+
+@pytest.mark.parametrize(("call", "ids"), [("LaunchKernel", ["small_grid"]), ("LaunchCooperativeKernel", [])])
+def test_blocks_that_wait_for_each_other_are_not_too_few(call: str, ids: list[str]) -> None:
+    """`p2p` of round 14: a barrier of the whole grid after each antidiagonal takes longer with more blocks."""
+    alike = trace_of_kernels("sweep", 64, program="cuda")
+    calls = [(step * MS, step * MS + 1000, "api", 0) for step in range(4)]
+    trace = made_trace([(step * MS + 2000, (step + 1) * MS, "compute", 0, step) for step in range(4)], calls)
+    trace = replace(trace, shapes=alike.shapes, devices=alike.devices, program=alike.program)
+    named = with_calls(trace, [f"cuda{call}"] * 4)
+    assert [finding.id for finding in findings(named, small_grids)] == ids
 
 
 def test_launches_with_few_blocks_are_counted() -> None:

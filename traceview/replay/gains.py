@@ -37,7 +37,7 @@ BEHIND = 0.999999  # puts a finding without a known gain behind those that gain 
 NEARLY_ALL = 0.8  # share of the time from which a kernel, or all of them, are what limits a device
 MOST_FIRST = 2.0  # above every share of an iteration
 AT_ONCE = "pin+load"  # stands for the copies and the loader among what is replayed
-WITH_LOADER = {"pin": "pinned host memory", "prefetch": "prefetching", "load": "loading in parallel"}
+WITH_LOADER = {"pin": "pinned host memory", "prefetch": "prefetching", "load": "batches prepared ahead"}
 # The changes that say more than the texts of a finding how its collectives are hidden.
 HOW_TO_HIDE = {change.name: change.title for change in (REORDER, SEPARATE_STREAM, PREFETCH_COLLECTIVE)}
 HOST_TIME, KERNELS = "less host time", "less waiting for kernels"

@@ -18,6 +18,8 @@ from traceview.pricing.texts import join_words
 
 MIN_NAMED = 0.05  # share of the time; smaller ones are not named
 MAX_NAMED = 3
+MOSTLY = 0.5  # share of the run
+OUTSIDE_NOTES = ("start_up", "after_loop")
 DETAILS = re.compile(r"; |(?<=% of the time): ")  # what follows in a title is left to the finding
 
 
@@ -119,9 +121,11 @@ def _best_change(analysis: Analysis) -> str:
         return "No known problem costs a thousandth of it."
     first = analysis.findings[0]
     gain, remedy = first.gain, first.remedy or first.advice
-    where = f" on {first.device_words}" if first.device and len(analysis.devices) > 1 else ""
-    words = f"{first.effect or remedy.removesuffix('.')}{where}"
-    words = f"{words[:1].upper()}{words[1:]}"
+    device = first.device_words if first.device and len(analysis.devices) > 1 else ""
+    where = f" on {device}" if device else ""
+    effect = first.effect or remedy.removesuffix(".")
+    effect = f"{effect[:1].upper()}{effect[1:]}"
+    words = f"{effect}{where}"
     if gain.source == "none":
         return f"{DETAILS.split(first.title)[0]}{where}. {remedy}"
     if gain.is_little:
@@ -132,7 +136,9 @@ def _best_change(analysis: Analysis) -> str:
         return f"{words} would take {_unit(analysis)} to {time_range(*gain.after_ns)}."
     whole = " of the run" if first.once and isinstance(analysis.iterations, Iterations) else ""
     saved = f"{'' if gain.source == 'predicted' else 'at most '}{share_of_gain(first)}{whole}"
-    return f"{words} would save {saved}." if first.effect else f"{words}: that saves {saved}."
+    if not first.effect:
+        return f"{words}: that saves {saved}."
+    return f"{effect} would save {f'{device} ' if device else ''}{saved}."
 
 
 def share_of_gain(finding: Finding) -> str:
@@ -164,7 +170,18 @@ def first_sentences(analysis: Analysis) -> Iterator[str]:
     operations = len(analysis.trace.operations)
     if info.trust.cut >= MIN_STATED * max(operations, 1):
         yield f"{share(info.trust.cut, operations)} of the GPU operations have durations that cannot be and are cut."
+    yield from _time_outside(analysis)
     yield from _drift(analysis)
+
+
+def _time_outside(analysis: Analysis) -> Iterator[str]:
+    """Yield what start-up and end take, if that is most of the run and no finding that leads says so."""
+    if not isinstance(analysis.iterations, Iterations) or any(finding.once for finding in analysis.findings[:1]):
+        return
+    windows = [use.steady.window for use in analysis.devices]
+    inside = min(window.end for window in windows) - max(window.start for window in windows) if windows else 0
+    if inside < MOSTLY * analysis.run.length:
+        yield from (f"{note.text.partition('. ')[0]}." for note in analysis.notes if note.id in OUTSIDE_NOTES)
 
 
 def _no_kernel(analysis: Analysis) -> Iterator[str]:

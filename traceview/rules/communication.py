@@ -11,7 +11,7 @@ from traceview import intervals
 from traceview.intervals import Times
 from traceview.measure.activity import COMMUNICATION
 from traceview.measure.exposure import COMMUNICATION_WORK
-from traceview.measure.shared_work import codes_of
+from traceview.measure.shared_work import codes_of, launch_rows
 from traceview.model.analysis import NotMeasured
 from traceview.model.rows import CommunicationOverlap
 from traceview.model.trace import SOURCES, Note
@@ -104,13 +104,15 @@ PIPELINE = re.compile(
 )
 KERNELS, MEMCPY = ("communication kernel", "communication kernels"), SOURCES.index("memcpy")
 OTHERS = "Whether it waits for a late rank, traceview fleet says from the reports of all. "
+MIN_EQUAL = 3  # iterations; of fewer the shortest says little
 
 
 def exposed_communication(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft | Note]:
     """Communication is not hidden behind compute.
 
     Symptom: NCCL kernels run while nothing computes. Waits for another rank are `communication_wait`.
-    With one rank alone, its waits for others count: only the others' captures show when they arrive.
+    With one rank alone, its waits for others count: only the others' captures show when they arrive. Where equal
+    collectives take longer in some iterations than in others, that is most of it.
     Cause: gradients are reduced after the backward pass instead of during it, or in buckets that are too large to start
     early or too small to be efficient.
     Remedy: tune the bucket size, overlap with backward, send fewer bytes. In a pipeline, whose stages wait for each
@@ -132,6 +134,7 @@ def exposed_communication(capture: MeasuredCapture, device: GpuWork) -> Iterator
     }
     is_sharded = any(row.collective == "reduce_scatter" for row in device.use.tables["collectives"].rows)
     case = "pipeline" if waits_for_stages(capture, device) else "sharded" if is_sharded else ""
+    case = "late_ranks" if alone and case != "pipeline" and _mostly_waits(capture, device) else case
     case = "alone" if capture.analysis.compute_share(device.use) < MEDIUM_SHARE else case
     causes = communication.exposed_causes
     values |= cause_values(causes) | ({"cure": ""} if case in ("alone", "pipeline") else {})
@@ -140,6 +143,34 @@ def exposed_communication(capture: MeasuredCapture, device: GpuWork) -> Iterator
     price = communication.contention_ns
     if price is not None and price > MEDIUM_SHARE * device.window.length:
         yield Note("price_of_overlap", _price(device, communication), ("communication",))
+
+
+def _mostly_waits(capture: MeasuredCapture, device: GpuWork) -> bool:
+    """Return whether a rank's collectives mostly wait for other ranks, whose captures are not known.
+
+    The k-th collective of an iteration transfers as much in each one, so that what it takes beyond its shortest time
+    is a wait: for a rank that is late, or for the network.
+    """
+    if isinstance(capture.analysis.iterations, NotMeasured):
+        return False
+    begins = np.array([each.start_ns for each in capture.analysis.iterations.per_iteration])
+    work, names = device.activity, device.column("name")
+    members = np.flatnonzero(work.codes == COMMUNICATION)
+    launch = launch_rows(capture.trace.operations)[work.rows[members]]
+    members = members[launch >= 0]
+    launched = capture.trace.api["start"].to_numpy()[launch[launch >= 0]]
+    iteration = np.searchsorted(begins, launched, side="right")  # 0: before the first
+    counts = np.bincount(iteration)
+    counts[0] = 0
+    most = int(np.bincount(counts[counts > 0]).argmax()) if counts.any() else 0
+    members = members[(counts == most)[iteration]]
+    if most == 0 or len(members) < MIN_EQUAL * most:
+        return False
+    places = members.reshape(-1, most)
+    places = places[(names[places] == names[places[0]]).all(axis=1)]
+    lengths = work.end[places] - work.start[places]
+    waits = lengths - lengths.min(axis=0)
+    return len(places) >= MIN_EQUAL and int(waits.sum()) > MOSTLY * int(lengths.sum())
 
 
 def _price(device: GpuWork, communication: CommunicationOverlap) -> str:

@@ -85,6 +85,7 @@ def _repeated_copies(capture: MeasuredCapture, device: GpuWork) -> str:
     )
 
 
+NEARLY_EQUAL = 0.1  # share of the copied bytes; a step that reads back as much as it copies to the GPU
 MIN_LARGE = 65_536  # bytes; a smaller copy takes less time than its call, so pinning does not help
 SMALL_REMEDY = "Gather small copies, pass scalars as arguments, read results later"
 SMALL_REMEDIES = {
@@ -187,7 +188,11 @@ def _pageable_case(capture: MeasuredCapture, copies: list[CopyOverlap], steady: 
     if capture.counted is not None and steady == 0:
         return "small_at_start_up" if are_small else "start_up"
     results = sum(use.bytes for use in copies if use.kind == "d2h")
-    return "small" if are_small else "results" if 2 * results > total else ""
+    if are_small:
+        return "small"
+    if 2 * results > (1 + NEARLY_EQUAL) * total:
+        return "results"
+    return "state" if 2 * results > (1 - NEARLY_EQUAL) * total else ""
 
 
 def _apparent_cause(capture: MeasuredCapture, blocked: int) -> str:

@@ -265,15 +265,21 @@ def _time_of_loaders(trace: Trace, waits: _LongWaits) -> Times:
 
 
 def _case(capture: MeasuredCapture, name: str) -> str:
-    """Return the case of the texts on waits in a range. The range of an iteration does not say where the host is."""
-    iterations = capture.analysis.iterations
+    """Return the case of the texts on waits in a range; one that launches kernels does not say where the host is."""
     if MPI.match(name):
         return "mpi"
     if OPTIMIZER.search(name):
         return "optimizer"
-    return (
-        "iteration" if not isinstance(iterations, NotMeasured) and name == fold_numbers(iterations.range) else "range"
-    )
+    return "launching" if name in _launching_ranges(capture) else "range"
+
+
+@once_per_capture
+def _launching_ranges(capture: MeasuredCapture) -> frozenset[str]:
+    """Return the names of ranges that launch kernels, an iteration's among them; their numbers are folded."""
+    ranges, iterations = capture.analysis.nvtx, capture.analysis.iterations
+    rows = () if isinstance(ranges, NotMeasured) else ranges
+    whole = () if isinstance(iterations, NotMeasured) else (iterations.range,)
+    return frozenset(map(fold_numbers, (*(row.name for row in rows if row.kernel_count), *whole)))
 
 
 def _names_loading(name: str) -> bool:
@@ -288,9 +294,7 @@ def _unnamed_loading(
     The range of an iteration, which launches kernels too, does not say what the host does in a wait. Another range
     does. Without iterations, the program copies what it loads once: its parameters.
     """
-    ranges = capture.analysis.nvtx
-    rows = () if isinstance(ranges, NotMeasured) else ranges
-    around = {"", *(fold_numbers(row.name) for row in rows if row.kernel_count)}
+    around = {"", *_launching_ranges(capture)}
     lengths = {name: waits.waits.ns[waits.loading_waits((name,))] for name in around.intersection(waits.names)}
     every = np.concatenate([np.zeros(0, np.int64), *lengths.values()])
     total = int(every.sum())

@@ -9,12 +9,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from traceview.intervals import Rows, Times
 from traceview.measure.kernels.families import MATRIX
+from traceview.measure.shared_work import launch_rows
 from traceview.model.analysis import DeviceUse
 from traceview.model.names import title_name
 from traceview.model.rows import KernelUse
+from traceview.model.trace import names_match
 from traceview.model.units import duration, operations, quantity, share
 from traceview.pricing.base import HIGH_SHARE, FindingDraft, GpuWork, MeasuredCapture
 from traceview.pricing.ledger import KernelClaim
@@ -111,20 +114,28 @@ def small_grids(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDr
     The SM with the most blocks decides how long a kernel takes, so that it can gain the share 1 - b / ceil(b), where b
     is blocks per SM (benchmarks/studies/tail_waves.py). How many blocks an SM holds at once hardly matters, because
     blocks that share an SM take longer. Claims this share of the compute time, if no earlier finding does. Kernels
-    below 10 µs are limited by their launch.
+    below 10 µs are limited by their launch. The blocks of a cooperative launch wait for each other, so that more of
+    them make it longer.
     """
     kernels = device.kernels
     if not kernels.sms:
         return
     each = np.nan_to_num(kernels.shapes.blocks / kernels.sms, nan=1.0)  # by row of Trace.shapes
     tiled = kernels.shapes.where(IS_TILED)
-    idle, long = _idle_share(each), kernels.ns >= MIN_NS
+    idle, long = _idle_share(each), (kernels.ns >= MIN_NS) & ~_are_cooperative(capture, device)
     for kind, chosen in (("small_grid", each < 1), ("tail_wave", tiled & (each > 1))):
         rows = np.flatnonzero((chosen & (idle >= MIN_IDLE))[kernels.shape] & long)
         if kernels.ns[rows].sum() >= MIN_SHARE_OF_COMPUTE * max(device.use.compute_ns, 1):
             claim = KernelClaim(kernels.places[rows], idle[kernels.shape[rows]])
             values = _grid_values(kernels, kind, rows)
             yield FindingDraft(kind, device, (claim,), values, "library" if values["library"] else "")
+
+
+def _are_cooperative(capture: MeasuredCapture, device: GpuWork) -> NDArray[np.bool_]:
+    """Return which kernels of a device are launched cooperatively."""
+    launch = launch_rows(capture.trace.operations)[device.activity.rows[device.kernels.places]]
+    cooperative = np.append(names_match(capture.trace.api["name"], "Cooperative"), False)
+    return cooperative[launch]
 
 
 def _idle_share(each: Any) -> Any:
@@ -305,14 +316,18 @@ def _draft_of_kernels(capture: MeasuredCapture, device: GpuWork, chosen: Costlie
         "sms": gpu["sm_count"] or 0,
         "pattern": ncu_filter(first),
     }
-    return FindingDraft("costliest_kernel", device, (_claim(device, chosen),), values, _case(first, library, gpu))
+    rows = _rows_of(device, chosen)
+    claim = KernelClaim(device.kernels.places[rows], np.ones(len(rows)))
+    splits = not _are_cooperative(capture, device)[rows].any()
+    return FindingDraft("costliest_kernel", device, (claim,), values, _case(first, library, gpu, splits=splits))
 
 
-def _claim(device: GpuWork, chosen: Costliest) -> KernelClaim:
+def _rows_of(device: GpuWork, chosen: Costliest) -> Times:
+    """Return the rows of the chosen kernels in GpuWork.kernels."""
     kernels, labels = device.kernels, {row.label for row in chosen.rows}
     is_wanted = (pl.col("family") == chosen.family) & pl.col("label").is_in(labels)
-    rows = kernels.places[kernels.shapes.kinds.select(is_wanted).to_series().to_numpy()[kernels.shape]]
-    return KernelClaim(rows, np.ones(len(rows)))
+    rows: Times = np.flatnonzero(kernels.shapes.kinds.select(is_wanted).to_series().to_numpy()[kernels.shape])
+    return rows
 
 
 def _time_share(capture: MeasuredCapture, device: GpuWork, ns: int) -> str:
@@ -321,13 +336,13 @@ def _time_share(capture: MeasuredCapture, device: GpuWork, ns: int) -> str:
     return f"{share(min(ns, whole), whole)} of the time"
 
 
-def _case(row: KernelUse, library: str | None, gpu: Mapping[str, object]) -> str:
-    """Return the case of the next step."""
+def _case(row: KernelUse, library: str | None, gpu: Mapping[str, object], *, splits: bool) -> str:
+    """Return the case of the next step. More blocks help a kernel that `splits` its work among those it is given."""
     if library is not None:
         return "library" if row.family in MATRIX else "library_memory"
     if row.family in ROUTINES:
         return str(row.family)
-    if row.blocks_per_sm is not None and row.blocks_per_sm < 1:
+    if splits and row.blocks_per_sm is not None and row.blocks_per_sm < 1:
         return "few_blocks"
     return "amd" if "AMD" in str(gpu["name"]) else ""
 

@@ -340,16 +340,13 @@ def _notes_outside(capture: MeasuredCapture) -> Iterator[Note]:
     run, steady = capture.analysis.run, [use.steady.window for use in capture.analysis.devices]
     for name, title, window in (
         ("start_up", "Start-up", Window(run.start, max(window.start for window in steady))),
-        ("after_loop", "End", Window(min(window.end for window in steady), run.end)),
+        ("after_loop", "The end", Window(min(window.end for window in steady), run.end)),
     ):
         if window.length >= MIN_OUTSIDE * run.length:
             copying = _copying(capture.trace, window)
-            copies = f", {duration(copying)} of it copies" if copying > ONE_TIME * window.length else ""
-            yield Note(
-                name,
-                f"{title}: {duration(window.length)} of the {duration(run.length)} of the run{copies}, not shown; "
-                "--whole includes it",
-            )
+            copies = ", mostly in copies" if copying > ONE_TIME * window.length else ""
+            takes = f"{title} takes {duration(window.length)} of the run of {duration(run.length)}{copies}"
+            yield Note(name, f"{takes}. It is not shown; --whole includes it")
 
 
 def _copying(trace: Trace, window: Window) -> int:

@@ -121,6 +121,13 @@ def test_softmax_between_products_of_one_batch_is_no_attention() -> None:
     assert "no softmax" in str(SDPA.estimate(kernels._replace(shapes=launched([BF16_GEMM, SOFTMAX], is_flat=True))))
 
 
+def test_attention_over_a_graph_has_an_activation_before_its_softmax() -> None:
+    """`pygat` of round 14: scores are sums of two vectors, which no fused attention kernel computes."""
+    leaky = "void at::native::vectorized_elementwise_kernel<(int)4, at::native::<unnamed>::leaky_relu_kernel(int)>"
+    assert not isinstance(SDPA.estimate(sequence([BF16_GEMM, SOFTMAX, BF16_GEMM])), str)
+    assert "no softmax" in str(SDPA.estimate(sequence([BF16_GEMM, leaky, SOFTMAX, BF16_GEMM])))
+
+
 def test_attention_whose_grids_hide_the_batch_shows_in_the_softmax() -> None:
     """Each kernel of a persistent product has a flat grid; attention's softmax passes over what the product writes."""
 

@@ -37,12 +37,12 @@ def test_bars_cover_the_steady_part_or_the_window() -> None:
         (CommunicationOverlap(0, 0, 0, 0, exposed_causes(), 0, *[None] * 5),)
     )
     idle = replace(steady, idle_ns=8 * MS, tables=steady.tables | {"communication": none})
-    note = Note("start_up", "Start-up: 60.0 ms before the first counted iteration, not shown; --whole includes it")
+    note = Note("start_up", "Start-up takes 60.0 ms of the run of 100 ms. It is not shown; --whole includes it")
     analysis = replace(analysis, devices=(replace(analysis.devices[0], steady=idle),), notes=(note,))
     text = render(analysis)
     assert "Gains are of 3.00 ms" in text
     assert "40.0 ms in the counted iterations" in text
-    assert text.count("Start-up: 60.0 ms") == 1 and "About this capture" not in text
+    assert text.count("Start-up takes 60.0 ms") == 1 and "About this capture" not in text
     text = render(replace(analysis, whole=True, notes=()))
     assert "100 ms from first to last GPU work" in text
 

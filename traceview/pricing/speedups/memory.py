@@ -38,6 +38,9 @@ EMBEDDING_GRADIENT = r"compute_grad_weight|krn_partial|sum_and_scatter|embedding
 # Softmax of a loss over classes. The fifth parameter of softmax_warp_* says whether the logarithm is taken.
 LOSS = r"LogSoftMax|nll_loss|cross_entropy|softmax_warp_\w+<(?:[\w:]+, ){3}(?:\(int\))?\d+, (?:true|\(bool\)1)"
 CHOOSES = "(?i)multinomial|top_?k|argm(?:ax|in)|sampl"  # tokens or experts, after another softmax than attention's
+ACTIVATION = (
+    "leaky_relu|threshold_kernel|clamp_min|[gG]elu|silu_kernel|elu_kernel"  # before a softmax over a graph's edges
+)
 ATTENTION_FAMILIES = ("softmax", "elementwise", "copy", "random")
 CAST = r"bfloat16_copy|float16_copy|unrolled_elementwise_kernel<.*direct_copy"
 CONCATENATION = r"CatArrayBatchedCopy"
@@ -179,7 +182,8 @@ def _attention(kernels: KernelSequence) -> Members:
     shows = ~foreign & (longest > np.maximum(persistent[first - 1], persistent[last % count]))
     is_split = per_run(kernels.matches("(?i)split_?k"), first, last, np.maximum) > 0
     chooses = per_run(kernels.in_families("sort_scan") | kernels.matches(CHOOSES), first, last, np.maximum) > 0
-    chosen = (first > 0) & (last < count) & has_softmax & ~has_loss & ~is_split & ~chooses
+    activates = per_run(kernels.matches(ACTIVATION), first, last, np.maximum) > 0
+    chosen = (first > 0) & (last < count) & has_softmax & ~has_loss & ~is_split & ~chooses & ~activates
     chosen &= batched[first - 1] | batched[last % count] | shows
     first, last = first[chosen], last[chosen]
     if len(first) == 0:

@@ -67,7 +67,8 @@ def _with_pinned(graph: DependencyGraph, chosen: Mask, fill: Times) -> Dependenc
     launch = graph.operation_edges(LAUNCH, chosen)
     weight[launch] = np.minimum(weight[launch], COPY_LATENCY)
     weight[graph.call_edges(CALL, own)] = 0
-    gone = graph.call_edges(WAIT, blocking | own)
+    reads = launching_calls(graph, chosen & (ops.kind == D2H))  # the host needs a result before it goes on
+    gone = graph.call_edges(WAIT, (blocking & ~reads) | own)
     pinned = ops._replace(memory=np.where(chosen, PINNED, ops.memory))
     gap = graph.call_edges(GAP, fill > 0)
     weight[gap] += fill[edges.target[gap] // 2]

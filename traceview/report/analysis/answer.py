@@ -34,9 +34,10 @@ def basis_lines(analysis: Analysis) -> list[str]:
 
 
 def outside_notes(analysis: Analysis) -> Iterator[Note]:
-    """Yield the notes on the time outside the steady part, but for what a finding states."""
+    """Yield the notes on the time outside the steady part, but for what a finding or the answer states."""
     stated = {finding.id for finding in analysis.findings if finding.once}
-    return (note for note in analysis.notes if note.id in OUTSIDE_NOTES and note.id not in stated)
+    notes = (note for note in analysis.notes if note.id in OUTSIDE_NOTES and note.id not in stated)
+    return (note for note in notes if note.text.partition(". ")[0] not in analysis.answer.text)
 
 
 def families_line(analysis: Analysis) -> str:
