@@ -16,9 +16,11 @@ from traceview.model.analysis import IterationKind, Iterations, kinds_words
 MS = 1_000_000
 
 
-def kinds(lengths: Times, contents: list[int] | NDArray[np.int64] | None = None) -> tuple[IterationKind, ...]:
+def kinds(
+    lengths: Times, contents: list[int] | NDArray[np.int64] | None = None, first_loop: int | None = None
+) -> tuple[IterationKind, ...]:
     names = np.zeros(len(lengths), np.int64) if contents is None else np.asarray(contents, np.int64)
-    return iteration_kinds(lengths, IterationLaunches(lengths, names + 10, names), 0)
+    return iteration_kinds(lengths, IterationLaunches(lengths, names + 10, names), 0, first_loop)
 
 
 def lengths_of(name: str) -> Times:
@@ -65,6 +67,17 @@ def test_contents_show_kinds_whose_lengths_are_near() -> None:
 
 def test_different_contents_of_equal_length_are_one_kind() -> None:
     assert kinds(made(40, 10), np.arange(40) % 2) == ()
+
+
+def test_loops_with_different_contents_are_kinds_even_if_as_long() -> None:
+    """Steps of an equilibration and of a production run, with an output each 100th (`md` of round 14)."""
+    lengths, contents = made(600, 10, 0.02), np.repeat([1, 2], 300)
+    lengths[300::100] *= 2
+    contents[300::100] = 3
+    first, second = kinds(lengths, contents, 300)
+    assert (first.count, first.differs) == (300, "the first 300, 11 kernels")
+    assert (second.count, second.differs) == (300, "the last 300, 12 kernels")
+    assert len(kinds(lengths, np.ones(600, np.int64), 300)) == 0
 
 
 @given(st.lists(st.integers(100, 1_000_000), min_size=1, max_size=60), st.integers(1, 4))

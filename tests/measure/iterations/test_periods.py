@@ -186,6 +186,20 @@ def test_steps_win_over_groups_of_steps_between_outputs(launches: int, steps: in
     assert period is not None and abs(len(period.first) - steps * outputs) <= 1
 
 
+@pytest.mark.parametrize("every", [50, 100])
+def test_outputs_of_a_second_loop_are_none_of_the_first(every: int) -> None:
+    """Equilibration and production of 300 steps: outputs of the second launch what each step of the first does."""
+    step, own, production = [1, 2, 1], [3, 3, 4, 5], [1, 2, 1]
+    output = [*production, 3, 3, 4, 3, 3, 4]
+    first, second = [*step, *own] * 300, [*output, *production * (every - 1)] * (300 // every)
+    sequence = made_sequence([8, 2, *first, *second])
+    sequence.talks[np.isin(sequence.symbol, [1, 2, 4])] = True
+    period, _ = find_loops(sequence)
+    assert period is not None and period.first_loop is not None
+    assert abs(period.first_loop - 300) <= 1 and abs(len(period.first) - 600) <= 2 * 300 // every
+    assert (np.diff(period.first) <= len(output) + len(own)).all()
+
+
 def test_micro_batches_are_part_of_a_step() -> None:
     micro, optimizer = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], list(range(20, 28))
     period = period_of([*micro * 4, *optimizer] * 12)

@@ -26,17 +26,23 @@ MIN_STALL, STALL_TIME = 2.0, 0.1  # length of a stall over the next longest iter
 Rows = NDArray[np.intp]
 
 
-def iteration_kinds(lengths: Times, work: IterationLaunches, skipped: int) -> tuple[IterationKind, ...]:
+def iteration_kinds(
+    lengths: Times, work: IterationLaunches, skipped: int, first_loop: int | None = None
+) -> tuple[IterationKind, ...]:
     """Return the kinds of the counted iterations in the order of their first ones; empty if all are of one kind.
 
-    `lengths` are the times of the counted iterations, `work` is what all iterations launch.
+    `lengths` are the times of the counted iterations, `work` is what all iterations launch. `first_loop` is the number
+    of all iterations of the first of several loops.
     """
     if np.mean(lengths == 0) >= MIN_COUNT:
         return ()  # several iterations run at once on their streams, and some end together
     names, count = work.names[skipped:], work.kernels[skipped:]
     if not count.any():
         return ()  # nothing is known of what they do
-    groups = [rows for group in _by_contents(lengths, names) for rows in _by_length(group, lengths)]
+    groups = []
+    for loop in _loops(names, (first_loop or 0) - skipped):
+        contents = [loop[own] for own in _by_contents(lengths[loop], names[loop])]
+        groups += _join_nearest([rows for group in contents for rows in _by_length(group, lengths)], lengths)
     groups = _without_pauses(_join_nearest(groups, lengths))
     if len(groups) < 2:
         return ()
@@ -54,6 +60,17 @@ def iteration_kinds(lengths: Times, work: IterationLaunches, skipped: int) -> tu
         )
         for rows, own in zip(groups, launches, strict=True)
     )
+
+
+def _loops(names: Times, first: int) -> list[Rows]:
+    """Return the iterations of the first loop and of the others; all together unless both mostly do something else."""
+    everything = np.arange(len(names))
+    loops = np.split(everything, [min(max(first, 0), len(names))])
+    usual = set()
+    for loop in loops:
+        values, counts = np.unique(names[loop], return_counts=True)
+        usual.add(int(values[counts.argmax()]) if 2 * counts.max(initial=0) > len(loop) else None)
+    return loops if len(usual) == len(loops) and None not in usual else [everything]
 
 
 def _by_contents(lengths: Times, names: Times) -> list[Rows]:
@@ -105,11 +122,8 @@ def _is_border(ordered: Times, place: int, total: int) -> bool:
     low, high = ordered[:place], ordered[place:]
     if len(high) == 1:
         return bool(high[0] >= MIN_STALL * low[-1] and high[0] - low[-1] >= STALL_TIME * total)
-    if min(len(low), len(high)) < 2:
+    if min(len(low), len(high)) < 2 or not all(_is_large(side, len(ordered), total) for side in (low, high)):
         return False
-    for side in (low, high):
-        if len(side) < MIN_COUNT * len(ordered) and int(side.sum()) < MIN_TIME * total:
-            return False
     widest = max(_width(low), _width(high))
     return bool(high[0] / low[-1] >= widest)
 
@@ -121,13 +135,23 @@ def _width(ordered: Times) -> float:
 
 
 def _join_nearest(groups: list[Rows], lengths: Times) -> list[Rows]:
-    """Return at most MAX_KINDS groups: those of the most similar lengths are joined."""
+    """Return at most MAX_KINDS groups: small ones, and then those of the most similar lengths, are joined."""
     groups = sorted(groups, key=lambda rows: float(np.median(lengths[rows])))
-    while len(groups) > MAX_KINDS:
+    while len(groups) > 1:
         middle = [max(float(np.median(lengths[rows])), 1.0) for rows in groups]
-        place = int(np.argmin([high / low for low, high in pairwise(middle)]))
+        ratio = np.array([high / low for low, high in pairwise(middle)])
+        small = np.array([not _is_large(lengths[rows], len(lengths), int(lengths.sum())) for rows in groups])
+        joins = small[1:] | small[:-1]
+        if len(groups) <= MAX_KINDS and not joins.any():
+            break
+        place = int(np.argmin(np.where(joins | ~joins.any(), ratio, np.inf)))
         groups[place : place + 2] = [np.sort(np.concatenate(groups[place : place + 2]))]
     return groups
+
+
+def _is_large(lengths: Times, count: int, total: int) -> bool:
+    """Return whether iterations of these lengths are a tenth of `count`, or take a twentieth of the `total` ns."""
+    return len(lengths) >= MIN_COUNT * count or int(lengths.sum()) >= MIN_TIME * total
 
 
 def _without_pauses(groups: list[Rows]) -> list[Rows]:

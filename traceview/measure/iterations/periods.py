@@ -145,9 +145,23 @@ def _cut_into_iterations(sequence: LaunchSequence, level: PeriodLevel) -> Period
     first = _starts_after_pause(len(sequence.symbol), hashes, places, level.length, pauses)
     last = np.append(first[1:], min(int(first[-1]) + level.length, len(sequence.symbol)))
     whole = _content(sequence.symbol, first, last) >= MIN_WHOLE
-    first, last = first[whole], last[whole]
+    own = _without_strays(first[whole], last[whole], level.length)
+    first, last = first[whole][own], last[whole][own]
     end = _iteration_ends(sequence, last, int(np.median(pauses[first])))
     return Period(first, last, sequence.begin[first], end, _confidence(sequence, level, first, last))
+
+
+def _without_strays(first: Times, last: Times, length: int) -> slice:
+    """Return the repetitions without one or two at either end that are beyond many launches of something else.
+
+    They belong to another loop, such as the outputs of a production run after an equilibration.
+    """
+    far = np.flatnonzero(first[1:] - last[:-1] >= MIN_NESTED * length) + 1
+    runs = np.diff(np.concatenate([[0], far, [len(first)]]))
+    loops = np.flatnonzero(runs >= MIN_REPEATS)
+    if len(loops) == 0:
+        return slice(None)
+    return slice(int(runs[: loops[0]].sum()), int(runs[: loops[-1] + 1].sum()))
 
 
 def _confidence(sequence: LaunchSequence, level: PeriodLevel, first: Times, last: Times) -> float:
