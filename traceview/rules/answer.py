@@ -19,7 +19,6 @@ from traceview.pricing.texts import join_words
 MIN_NAMED = 0.05  # share of the time; smaller ones are not named
 MAX_NAMED = 3
 MOSTLY = 0.5  # share of the run
-OUTSIDE_NOTES = ("start_up", "after_loop")
 DETAILS = re.compile(r"; |(?<=% of the time): ")  # what follows in a title is left to the finding
 
 
@@ -28,12 +27,14 @@ def with_answer(analysis: Analysis) -> Analysis:
     if not analysis.devices:
         text = " ".join([*first_sentences(analysis), "The capture has no GPU work."])
         return replace(analysis, answer=Answer(text, "", analysis.answer.gain))
+    before = [*first_sentences(analysis)]
     rest = f"{_run(analysis)}."
     if not analysis.info.trust.lost_everything:
         # A shorter start of a run whose work failed gains nothing.
         fails = analysis.info.trust.failed and any(finding.once for finding in analysis.findings[:1])
-        rest = f"{_run(analysis)}: {_shares(analysis)}.{'' if fails else f' {_best_change(analysis)}'}"
-    text = with_title_names(" ".join([*first_sentences(analysis), rest]))
+        shares = _shares(analysis, MAX_NAMED - bool(before))
+        rest = f"{_run(analysis)}: {shares}.{'' if fails else f' {_best_change(analysis)}'}"
+    text = with_title_names(" ".join([*before, rest]))
     first = next(iter(analysis.findings), None)
     if first is None:
         return replace(analysis, answer=Answer(text, "", analysis.answer.gain))
@@ -69,8 +70,8 @@ def _run(analysis: Analysis) -> str:
     return f"{program}, {time}{under}, about {duration(unprofiled.mean_ns)}{mean} without"
 
 
-def _shares(analysis: Analysis) -> str:
-    """Return the largest parts of the time of a GPU: compute, the profiler, and waits as findings name them.
+def _shares(analysis: Analysis, most: int) -> str:
+    """Return the `most` largest parts of a GPU's time: compute, the profiler, and waits as findings name them.
 
     Of several GPUs it is that of the first finding.
     """
@@ -83,7 +84,7 @@ def _shares(analysis: Analysis) -> str:
         "the profiler": whole.profiler_ns,
     }
     named = sorted(parts.items(), key=lambda pair: -pair[1])
-    shown = [(words, ns) for words, ns in named if ns >= MIN_NAMED * whole.whole_ns][:MAX_NAMED]
+    shown = [(words, ns) for words, ns in named if ns >= MIN_NAMED * whole.whole_ns][:most]
     waits = whole.whole_ns - whole.busy["compute"] - whole.profiler_ns
     if {words for words, _ in shown} <= {"compute", "the profiler"} and waits >= MIN_NAMED * whole.whole_ns:
         shown = sorted([*shown, ("time in which nothing computes", waits)], key=lambda pair: -pair[1])
@@ -176,12 +177,19 @@ def first_sentences(analysis: Analysis) -> Iterator[str]:
 
 def _time_outside(analysis: Analysis) -> Iterator[str]:
     """Yield what start-up and end take, if that is most of the run and no finding that leads says so."""
-    if not isinstance(analysis.iterations, Iterations) or any(finding.once for finding in analysis.findings[:1]):
+    leads = any(finding.once for finding in analysis.findings[:1])
+    if not isinstance(analysis.iterations, Iterations) or not analysis.devices or leads:
         return
-    windows = [use.steady.window for use in analysis.devices]
-    inside = min(window.end for window in windows) - max(window.start for window in windows) if windows else 0
-    if inside < MOSTLY * analysis.run.length:
-        yield from (f"{note.text.partition('. ')[0]}." for note in analysis.notes if note.id in OUTSIDE_NOTES)
+    run, windows = analysis.run, [use.steady.window for use in analysis.devices]
+    begin, end = max(window.start for window in windows), min(window.end for window in windows)
+    stated = {note.id for note in analysis.notes}
+    parts = [("start-up", begin - run.start, "start_up"), ("end", run.end - end, "after_loop")]
+    parts = [part for part in parts if part[-1] in stated]
+    outside = sum(ns for _, ns, _ in parts)
+    if outside > MOSTLY * run.length:
+        words = join_words([name for name, _, _ in parts])
+        takes = f"take{'s' if len(parts) == 1 else ''} {duration(outside)} of the run of {duration(run.length)}"
+        yield f"{'The end' if words == 'end' else words.capitalize()} {takes}."
 
 
 def _no_kernel(analysis: Analysis) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from traceview.model.analysis import Analysis, DeviceUse, Iterations, NotMeasured
 from traceview.model.composition import Composition
@@ -33,11 +33,11 @@ def basis_lines(analysis: Analysis) -> list[str]:
     return [line for line in known if line]
 
 
-def outside_notes(analysis: Analysis) -> Iterator[Note]:
-    """Yield the notes on the time outside the steady part, but for what a finding or the answer states."""
+def outside_notes(analysis: Analysis) -> Iterable[Note]:
+    """Return the notes on the time outside the steady part, but for what a finding or the answer states."""
     stated = {finding.id for finding in analysis.findings if finding.once}
     notes = (note for note in analysis.notes if note.id in OUTSIDE_NOTES and note.id not in stated)
-    return (note for note in notes if note.text.partition(". ")[0] not in analysis.answer.text)
+    return () if f"of the run of {duration(analysis.run.length)}." in analysis.answer.text else notes
 
 
 def families_line(analysis: Analysis) -> str:
