@@ -188,6 +188,7 @@ def _blocks_words(blocks: Collection[int]) -> str:
 
 
 NARROW = ("fp8", "fp4", "int8", "fp16", "bf16")  # precisions below which results are seldom good enough
+TINY_NS = 3_000  # twice an empty kernel, which takes 1.3 to 1.5 µs on an H200: most of it is start and end
 MIN_KERNEL = 0.25  # share of the kernel time from which a kernel stands out of its family
 # Families that libraries have routines for.
 ROUTINES = frozenset(
@@ -338,6 +339,8 @@ def _time_share(capture: MeasuredCapture, device: GpuWork, ns: int) -> str:
 
 def _case(row: KernelUse, library: str | None, gpu: Mapping[str, object], *, splits: bool) -> str:
     """Return the case of the next step. More blocks help a kernel that `splits` its work among those it is given."""
+    if row.mean_ns < TINY_NS:
+        return "tiny"
     if library is not None:
         return "library" if row.family in MATRIX else "library_memory"
     if row.family in ROUTINES:
