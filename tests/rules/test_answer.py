@@ -77,7 +77,7 @@ def test_remedy_of_a_case_has_not_the_effect_of_the_entry(serial: Analysis) -> N
 
 def test_change_of_several_kinds_is_of_the_mean_iteration() -> None:
     text = analyzed(sample("exposure/one_price.sqlite.xz")).answer.text
-    assert text.startswith("PyTorch, 20 iterations, 10 of 2.75 ms and 10 of 4.73 ms: ")
+    assert text.startswith("PyTorch, 20 iterations, 10 of 2.84 ms and 10 of 4.74 ms: ")
     assert " would take the mean iteration to 2." in text
 
 

@@ -246,13 +246,20 @@ class IterationKind:
     differs: str  # where they are, and what they launch
     first: int
     longest: int
+    mean_ns: int = 0  # documents of early versions lack it
+
+    @property
+    def usual_ns(self) -> int:
+        """The mean, so that kinds add up to the time of all; the median where a pause or a stall is in the mean."""
+        return self.mean_ns if 0 < self.mean_ns <= MUCH_MORE * self.time_ns.median else self.time_ns.median
 
     @property
     def words(self) -> str:
-        """The number and the length of the iterations: "16 of 7.5 ms"."""
-        return f"{self.count:,} of {duration(self.time_ns.median)}"
+        """The number and the usual length of the iterations: "16 of 7.5 ms"."""
+        return f"{self.count:,} of {duration(self.usual_ns)}"
 
 
+MUCH_MORE = 1.2  # mean over the usual length; above it, pauses or stalls lengthen the mean
 MAX_NAMED_KINDS = 3  # kinds that a sentence names; more are a range (METRICS "Kinds of iterations")
 
 

@@ -11,12 +11,11 @@ import numpy as np
 
 from traceview import intervals
 from traceview.errors import NotAnExportError, RequestError
-from traceview.intervals import Times
 from traceview.measure.activity import KERNEL, Activity, active_devices, no_gpu_work
 from traceview.measure.gaps import ThreadStates, device_gaps
 from traceview.measure.iterations import IterationRanges, locate_iterations
 from traceview.measure.iterations.kinds import iteration_kinds
-from traceview.measure.iterations.times import IterationLaunches, IterationTimes, MeasuredDevices, breakdown
+from traceview.measure.iterations.times import MeasuredDevices, breakdown
 from traceview.model.analysis import CAUSES, NotMeasured, kinds_words
 from traceview.model.fleet import RankResult, ReportResult
 from traceview.model.trace import Trace, Window
@@ -92,7 +91,7 @@ def _measure_rank(
         where, launched, lost = located
         if lost.lost:
             notes.append(f"{lost.lost} of {lost.lost + lost.apart + len(where.start)} iterations lack GPU work")
-        if kinds := iteration_kinds(_lengths(where, launched), launched, where.skipped):
+        if kinds := iteration_kinds(located.times, launched, where.first_loop):
             notes.append(f"iterations are of several kinds: {kinds_words(kinds)}")
         devices = MeasuredDevices([work], {work.device: gaps})
         of_periods = partial(breakdown, trace, threads, devices, where.process)
@@ -115,10 +114,6 @@ def _measure_rank(
         collectives=rank_collectives(trace, work, begin, numbers),
         work=rank_work(trace, work.clip(steady)),
     )
-
-
-def _lengths(where: IterationRanges, launched: IterationLaunches) -> Times:
-    return IterationTimes(where.start, where.end, launched.finish, where.skipped).lengths
 
 
 def _steady(where: IterationRanges, window: Window) -> Window:

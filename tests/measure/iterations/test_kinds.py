@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from tests.captures import analyzed, sample
 from traceview.intervals import Times
 from traceview.measure.iterations.kinds import iteration_kinds
-from traceview.measure.iterations.times import IterationLaunches
+from traceview.measure.iterations.times import IterationLaunches, IterationTimes
 from traceview.model.analysis import IterationKind, Iterations, kinds_words
 
 MS = 1_000_000
@@ -20,7 +21,8 @@ def kinds(
     lengths: Times, contents: list[int] | NDArray[np.int64] | None = None, first_loop: int | None = None
 ) -> tuple[IterationKind, ...]:
     names = np.zeros(len(lengths), np.int64) if contents is None else np.asarray(contents, np.int64)
-    return iteration_kinds(lengths, IterationLaunches(lengths, names + 10, names), 0, first_loop)
+    start, end = np.cumsum(np.append(0, lengths))[:-1], np.cumsum(lengths)
+    return iteration_kinds(IterationTimes(start, end, None, 0), IterationLaunches(end, names + 10, names), first_loop)
 
 
 def lengths_of(name: str) -> Times:
@@ -78,6 +80,30 @@ def test_loops_with_different_contents_are_kinds_even_if_as_long() -> None:
     assert (first.count, first.differs) == (300, "the first 300, 11 kernels")
     assert (second.count, second.differs) == (300, "the last 300, 12 kernels")
     assert len(kinds(lengths, np.ones(600, np.int64), 300)) == 0
+
+
+def test_last_iteration_without_a_typical_pause_is_of_no_kind() -> None:
+    """Sorts of 80 ms, after which the host sorts for 0.3 s and 2 s by turns, or ends (`radix` of round 14)."""
+    start = np.cumsum([0, *[400 * MS, 2080 * MS] * 4])
+    done = start + 80 * MS
+    times = IterationTimes(start, np.append(start[1:], done[-1]), done, 0)
+    same = np.ones(9, np.int64)
+    short, long = iteration_kinds(times, IterationLaunches(done, same, same))
+    assert kinds_words((short, long)) == "4 of 400 ms and 4 of 2.08 s" and times.last_border == done[-1]
+    assert short.share + long.share == pytest.approx(1 - 80 / (4 * 2480 + 80))
+
+
+@given(st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 5000)), min_size=2, max_size=60), st.integers(1, 3))
+def test_kinds_take_no_more_than_the_counted_time(values: list[tuple[int, int]], contents: int) -> None:
+    work, pause = np.array(values).T
+    start = np.cumsum(np.append(0, work + pause))[:-1]
+    done = start + work
+    times = IterationTimes(start, np.append(start[1:], done[-1]), done, 0)
+    times = times._replace(end=np.append(start[1:], times.last_border))
+    names = np.arange(len(start)) % contents
+    found = iteration_kinds(times, IterationLaunches(done, names + 1, names))
+    assert sum(kind.count * kind.mean_ns for kind in found) <= times.steady.length
+    assert sum(kind.count for kind in found) in (0, len(start) - 1, len(start))
 
 
 @given(st.lists(st.integers(100, 1_000_000), min_size=1, max_size=60), st.integers(1, 4))

@@ -81,7 +81,7 @@ def build_iterations(located: LocatedIterations, split: Breakdown) -> Iterations
         wall_ns=spreads["wall_ns"],
         spreads=spreads,
         per_iteration=rows,
-        kinds=iteration_kinds(times.lengths, work, where.skipped, where.first_loop),
+        kinds=iteration_kinds(times, work, where.first_loop),
     )
 
 

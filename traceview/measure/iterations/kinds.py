@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview.intervals import Times
-from traceview.measure.iterations.times import IterationLaunches, spread
+from traceview.measure.iterations.times import IterationLaunches, IterationTimes, spread
 from traceview.model.analysis import IterationKind
 from traceview.model.units import quantity
 
@@ -27,16 +27,20 @@ Rows = NDArray[np.intp]
 
 
 def iteration_kinds(
-    lengths: Times, work: IterationLaunches, skipped: int, first_loop: int | None = None
+    times: IterationTimes, work: IterationLaunches, first_loop: int | None = None
 ) -> tuple[IterationKind, ...]:
     """Return the kinds of the counted iterations in the order of their first ones; empty if all are of one kind.
 
-    `lengths` are the times of the counted iterations, `work` is what all iterations launch. `first_loop` is the number
-    of all iterations of the first of several loops.
+    `work` is what all iterations launch. `first_loop` is the number of all iterations of the first of several loops.
+    The last one is of no kind where its end is unknown (IterationTimes.last_is_known).
     """
+    lengths, skipped = times.lengths, times.skipped
+    total = max(int(lengths.sum()), 1)
+    if not times.last_is_known:
+        lengths = lengths[:-1]
     if np.mean(lengths == 0) >= MIN_COUNT:
         return ()  # several iterations run at once on their streams, and some end together
-    names, count = work.names[skipped:], work.kernels[skipped:]
+    names, count = (each[skipped : skipped + len(lengths)] for each in (work.names, work.kernels))
     if not count.any():
         return ()  # nothing is known of what they do
     groups = []
@@ -48,7 +52,6 @@ def iteration_kinds(
         return ()
     groups.sort(key=lambda rows: int(rows[0]))
     launches = [int(np.median(count[rows])) for rows in groups]
-    total = max(int(lengths.sum()), 1)
     return tuple(
         IterationKind(
             count=len(rows),
@@ -57,6 +60,7 @@ def iteration_kinds(
             differs=_difference(rows, len(lengths), own, launches),
             first=int(rows[0]) + skipped,
             longest=int(rows[np.argmax(lengths[rows])]) + skipped,
+            mean_ns=int(lengths[rows].sum()) // len(rows),
         )
         for rows, own in zip(groups, launches, strict=True)
     )

@@ -26,6 +26,7 @@ from traceview.measure.iterations.levels import (
     pattern_hashes,
     repeating_levels,
 )
+from traceview.measure.iterations.times import typical_pause
 from traceview.model.analysis import IterationCandidate
 
 MIN_WHOLE = 0.6  # share of the typical launches that an iteration has
@@ -147,7 +148,8 @@ def _cut_into_iterations(sequence: LaunchSequence, level: PeriodLevel) -> Period
     whole = _content(sequence.symbol, first, last) >= MIN_WHOLE
     own = _without_strays(first[whole], last[whole], level.length)
     first, last = first[whole][own], last[whole][own]
-    end = _iteration_ends(sequence, last, int(np.median(pauses[first])))
+    done = np.roll(sequence.begin[first] - pauses[first], -1)
+    end = _iteration_ends(sequence, last, typical_pause(sequence.begin[first], done) or 0)
     return Period(first, last, sequence.begin[first], end, _confidence(sequence, level, first, last))
 
 

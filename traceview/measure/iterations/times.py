@@ -169,6 +169,8 @@ def _elapsed_since(events: Times, moments: Times, base: int) -> Times:
 
 # The host runs ahead if the GPU finishes later than this share of an iteration after the end of the iteration.
 MAX_GPU_LAG = 0.05
+MAX_PAUSE_SPREAD = 0.5  # between the quartiles of the pauses between iterations, as a share of the median iteration
+RECENT = 8  # iterations of the last loop, where another one has other pauses
 
 
 class IterationTimes(NamedTuple):
@@ -230,16 +232,31 @@ class IterationTimes(NamedTuple):
     @property
     def last_border(self) -> int:
         """When the iteration after the last would begin: its own work has ended, and the typical pause has passed."""
-        steady = slice(self.skipped, None)
-        start, end = self.start[steady], self.end[steady]
-        done = end if self.finish is None or self.runs_ahead else self.finish[steady]
-        pause = int(np.median(start[1:] - done[:-1])) if len(start) > 1 else 0
-        return max(int(end[-1]), int(done[-1]) + pause)
+        return max(int(self.end[-1]), int(self._done[-1]) + (self._pause or 0))
 
     @property
     def lengths(self) -> Times:
         """The time of each counted iteration."""
         return np.diff(self.moments)
+
+    @property
+    def last_is_known(self) -> bool:
+        """Whether a typical pause says when the iteration after the last would begin: after its work, or after a range.
+
+        Iterations without ranges end where the next begin, so that the end of the last says nothing.
+        """
+        if self.runs_ahead or self._pause is not None:
+            return True
+        start, end = self.start[self.skipped :], self.end[self.skipped :]
+        return bool((end[:-1] != start[1:]).any()) and typical_pause(start, end) is not None
+
+    @property
+    def _done(self) -> Times:
+        return self.end if self.finish is None or self.runs_ahead else self.finish
+
+    @property
+    def _pause(self) -> int | None:
+        return typical_pause(self.start[self.skipped :], self._done[self.skipped :])
 
     @property
     def time_ns(self) -> int:
@@ -248,10 +265,24 @@ class IterationTimes(NamedTuple):
         return int(moments[-1] - moments[0]) // (len(moments) - 1)
 
 
+def typical_pause(start: Times, done: Times) -> int | None:
+    """Return the median pause from the end of an iteration to the next start, in ns, of all or of the last RECENT ones.
+
+    None where the middle half of the pauses spreads over more than half of an iteration in both: then none is typical.
+    """
+    if len(start) < 2:
+        return 0
+    pauses, lengths = start[1:] - done[:-1], np.diff(start)
+    for recent in (slice(None), slice(-RECENT, None)):
+        low, pause, high = np.percentile(pauses[recent], [25, 50, 75])
+        if high - low <= MAX_PAUSE_SPREAD * np.median(lengths[recent]):
+            return int(pause)
+    return None
+
+
 def end_of_launches(start: Times, end: Times) -> int:
     """Return until when the last iteration launches its work: until the typical pause after its end has passed."""
-    pause = int(np.median(start[1:] - end[:-1])) if len(start) > 1 else 0
-    return int(end[-1]) + max(pause, 0)
+    return int(end[-1]) + max(typical_pause(start, end) or 0, 0)
 
 
 class IterationLaunches(NamedTuple):

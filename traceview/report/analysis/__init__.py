@@ -165,7 +165,7 @@ SHAPES: Shapes = {
     IterationKind: {
         "count": "count",
         "share": rounded("share"),
-        **names("time_ns", "differs", "first", "longest"),
+        **names("mean_ns", "time_ns", "differs", "first", "longest"),
     },
     IterationCandidate: {**names("name", "source", "count", "time_ns"), "share_fraction": rounded("share_fraction")},
     Finding: {

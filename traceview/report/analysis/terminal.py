@@ -11,7 +11,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
-from traceview.model.analysis import ITERATION_FIGURES, Analysis, DeviceFigures, DeviceUse, Iterations, NotMeasured
+from traceview.model.analysis import (
+    ITERATION_FIGURES,
+    MUCH_MORE,
+    Analysis,
+    DeviceFigures,
+    DeviceUse,
+    Iterations,
+    NotMeasured,
+)
 from traceview.model.columns import Table
 from traceview.model.composition import OUTSIDE, PROFILER, Composition, composition
 from traceview.model.findings import Finding
@@ -320,7 +328,6 @@ def _iterations(iterations: Iterations, columns: int) -> list[str]:
 BRIEF_LINES, NARROW_LINES = 20, 24  # with the line that names the page; below 100 columns the texts wrap, below 80 more
 MAX_FINDINGS, MIN_FINDINGS = 5, 3
 MIN_GAIN = 0.01  # share; captures of a program differ by more, so only the first finding gains less
-MUCH_MORE = 1.2  # mean over the usual lengths; above it, pauses between loops lengthen the mean
 MAX_DEVICES = 4
 MAX_NOTES = 2
 MAX_CAUSES = 3
@@ -372,7 +379,7 @@ def _basis(analysis: Analysis) -> str:
     name = title_name(known.range) if known.source == "range" else "found without ranges"
     counted = f"{quantity(known.counted, 'iteration')} ({name}{f', {known.skipped} skipped' if known.skipped else ''})"
     base = duration(known.time_ns if known.unprofiled is None else known.unprofiled.mean_ns)
-    usual = sum(kind.count * kind.time_ns.median for kind in known.kinds)
+    usual = sum(kind.count * kind.usual_ns for kind in known.kinds)
     pauses = " with pauses" if known.time_ns * known.counted > MUCH_MORE * usual else ""
     mean = f"gains are of the mean{pauses}, {base}" if known.kinds and base not in analysis.answer.text else ""
     lines = (counted, mean, *list(speed_lines(analysis))[:1])
