@@ -94,7 +94,8 @@ def test_reason_of_launched_work_that_waits(monkeypatch: pytest.MonkeyPatch) -> 
     (held,) = findings(late_work(1 * MS, calls=15), queued_work)
     assert (held.id, held.cost_ns) == ("late_start", 18 * MS)
     assert "while a thread is in `cudaapi`" in held.title and "In 77.8% of this time" in held.advice
-    assert long.remedy == "Look for what the capture lacks: other programs."  # it has no managed memory
+    # It has no managed memory.
+    assert long.remedy == "Look for what the capture lacks: other programs or work from before the recording."
     assert long.gain.reason == "the capture does not show what the GPU waits for" and not held.gain.reason
     for role in ("sync", "blocking_copy"):
         (waiting,) = findings(late_work(1 * MS, calls=15, role=role), queued_work)

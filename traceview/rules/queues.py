@@ -90,7 +90,7 @@ def _late_case(capture: MeasuredCapture, device: GpuWork, gaps: Rows) -> tuple[s
     managed = bool(names_match(capture.trace.api["name"], "Managed").any())
     lost = "work that the profiler lost, " * bool(capture.trace.info.trust.lost)
     lost += "copies inside CUDA graphs, " * bool((device.column("source") == GRAPH).any())
-    lacks = {"lacks": f"{lost}other programs{', page migrations' * managed}"}
+    lacks = {"lacks": f"{lost}other programs{', page migrations' * managed} or work from before the recording"}
     idle = Intervals(device.gap_start[gaps], device.gap_end[gaps])
     calls, whole = _times_in_calls(capture, device.process_ids), intervals.length(idle)
     lengths = {name: intervals.overlap_length(times, idle) for name, times in calls.items()}
