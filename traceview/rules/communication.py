@@ -160,7 +160,7 @@ def _mostly_waits(capture: MeasuredCapture, device: GpuWork) -> bool:
     members = members[launch >= 0]
     launched = capture.trace.api["start"].to_numpy()[launch[launch >= 0]]
     iteration = np.searchsorted(begins, launched, side="right")  # 0: before the first
-    counts = np.bincount(iteration)
+    counts = np.bincount(iteration, minlength=1)
     counts[0] = 0
     most = int(np.bincount(counts[counts > 0]).argmax()) if counts.any() else 0
     members = members[(counts == most)[iteration]]

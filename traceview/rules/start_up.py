@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from traceview.intervals import EMPTY, Times, clip, length, own_lengths, rows_by_code, union
+from traceview.measure.iterations.compilation import LOADS_CODE
 from traceview.measure.run import WORKING_ROLES, ProgramCalls, longest_call, own_times
 from traceview.model.analysis import CAUSES
 from traceview.model.findings import Place
@@ -32,9 +33,6 @@ CASE = "first_work"
 COMPILES = re.compile(
     r"(?<![A-Za-z])(?i:nvrtc|jit|compil\w*|dynamo_timed|autotun\w*|lazy_?(?:load|init)\w*)(?![A-Za-z])"
     r"|^Xla(?:Compile|Pass|Emit|Optimize|Autotun)"
-)
-LOADS_CODE = (
-    r"^(?:cu|hip)(?:Link|Module|Library)(?:Create|Add(?:Data|File)|Complete|Load(?:Data|FatBinary)?)|^nvrtcCompile"
 )
 # What cuBLAS, cuDNN and other libraries call when they make a handle, and loops do not.
 STARTS_LIBRARY = r"^(?:cuda|hip)(?:GetDeviceProperties|GetSymbolAddress|StreamCreate)"

@@ -16,6 +16,7 @@ from tests.captures import shared
 from tests.made_trace import made_trace
 from tests.measure.gaps.test_causes import busy_class, cause_of, next_after
 from tests.measure.iterations.whole_trace import measure_iterations
+from tests.rules.helpers import with_calls
 from traceview.errors import RequestError
 from traceview.measure.activity import device_activity
 from traceview.measure.iterations import spread
@@ -202,6 +203,30 @@ def test_warm_up_is_skipped(lengths: tuple[int, ...], skip: int | None, skipped:
     assert [one.skipped for one in found.per_iteration] == [index < skipped for index in range(len(lengths))]
     rest = sorted(lengths[skipped:])
     assert found.wall_ns.median == (rest[(len(rest) - 1) // 2] + rest[len(rest) // 2]) // 2
+
+
+@pytest.mark.parametrize(
+    ("at", "loads", "skipped"),
+    [(6, "cuModuleLoadData", 7), (6, "cuModuleGetFunction", 0), (15, "cuModuleLoadData", 0)],
+)
+def test_iterations_up_to_one_that_compiles_are_warm_up(at: int, loads: str, skipped: int) -> None:
+    """A kernel that is compiled when it is used first, in the middle of a loop (`cupy_glcm` of round 14)."""
+    calls, work, ranges, names, now = [], [], [], [], 0
+    for step in range(20):
+        begin = now
+        if step == at:
+            now += 50_000
+            calls.append((now, now + 1000, "api", 0))
+            names.append(loads)
+        calls.append((now + 1000, now + 1100, "api", 0))
+        names.append("cuLaunchKernel")
+        work.append((now + 1100, now + 1900, "compute", 0, len(calls) - 1))
+        now += 2000
+        ranges.append((begin, now, f"iteration {step}", 0))
+    found = measure_iterations(with_calls(made_trace(work, calls, ranges), names))
+    assert isinstance(found, Iterations)
+    assert (found.count, found.skipped) == (20, skipped)
+    assert (found.skipped_why == "the last compiles or loads kernels") == bool(skipped)
 
 
 @pytest.mark.parametrize("skip", [4, 400, -1])

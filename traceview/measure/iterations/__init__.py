@@ -31,6 +31,7 @@ from traceview.measure.iterations.candidates import (
     single_passes,
     with_other_loop,
 )
+from traceview.measure.iterations.compilation import compiling_iterations
 from traceview.measure.iterations.intact import NONE_LOST, LostIterations, intact_stretch
 from traceview.measure.iterations.kinds import iteration_kinds
 from traceview.measure.iterations.launches import LaunchSequence, launch_sequence
@@ -210,7 +211,13 @@ def _with_warm_up(trace: Trace, where: IterationRanges, skip: int | None) -> Ite
     wall = where.end - where.start
     skipped, why = _count_warm_up(trace, wall if skip is not None else wall[: where.first_loop], skip, ratio)
     if where.source == "period" and skip is None and skipped > max(MAX_WARM_UP, len(where.start) // 4):
-        return where  # iterations that become shorter and shorter, like those of an elimination
+        skipped, why = 0, "none"  # iterations that become shorter and shorter, like those of an elimination
+    if skip is None:
+        first = slice(where.first_loop)
+        compiles = np.flatnonzero(compiling_iterations(trace, where.process, where.start[first], where.end[first]))
+        early = compiles[(compiles >= skipped) & (2 * (compiles + 1) <= len(where.start[first]))]
+        if len(early):
+            skipped, why = int(early[-1]) + 1, "the last compiles or loads kernels"
     return where._replace(skipped=skipped, why=why)
 
 

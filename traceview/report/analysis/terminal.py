@@ -330,6 +330,7 @@ MAX_FINDINGS, MIN_FINDINGS = 5, 3
 MIN_GAIN = 0.01  # share; captures of a program differ by more, so only the first finding gains less
 MAX_DEVICES = 4
 MAX_NOTES = 2
+MANY_SKIPPED = 10  # iterations; of more, the summary says why
 MAX_CAUSES = 3
 MIN_CAUSE = 0.05  # share of the time, as in the answer; smaller causes of idle time are not named
 MIN_BAR, MAX_BAR = 20, 60
@@ -377,7 +378,9 @@ def _basis(analysis: Analysis) -> str:
     if isinstance(known, NotMeasured):
         return ""
     name = title_name(known.range) if known.source == "range" else "found without ranges"
-    counted = f"{quantity(known.counted, 'iteration')} ({name}{f', {known.skipped} skipped' if known.skipped else ''})"
+    why = f": {plain(known.skipped_why, 100)}" if known.skipped > MANY_SKIPPED else ""
+    skipped = f", {known.skipped} skipped{why}" if known.skipped else ""
+    counted = f"{quantity(known.counted, 'iteration')} ({name}{skipped})"
     base = duration(known.time_ns if known.unprofiled is None else known.unprofiled.mean_ns)
     usual = sum(kind.count * kind.usual_ns for kind in known.kinds)
     pauses = " with pauses" if known.time_ns * known.counted > MUCH_MORE * usual else ""
