@@ -49,6 +49,15 @@ def test_graphs_that_are_traced_whole_hide_their_kernels() -> None:
     assert "--cuda-graph-trace=node" in finding.remedy and "--cuda-graph-trace=node" in finding.code
 
 
+def test_kernels_of_two_microseconds_are_to_do_more() -> None:
+    """`cuda_g_o` of round 11: more blocks, or a faster kernel, gain little where start and end take the time."""
+    trace = trace_of_kernels("stencil", blocks=4, program="cuda")
+    scale = [(pl.col(name) // 500).alias(name) for name in ("start", "end")]
+    (finding,) = findings(replace(trace, operations=trace.operations.with_columns(scale)), costliest_kernel)
+    assert finding.title.endswith("4 launches of 2.00 µs")
+    assert finding.remedy.startswith("Do more in each launch") and "blocks" not in finding.remedy
+
+
 def test_small_grid_gets_more_blocks() -> None:
     finding = finding_on("stencil", blocks=60)
     assert "It has 60 blocks on 132 SMs" in finding.advice and "more blocks" in finding.remedy
