@@ -24,7 +24,22 @@ from traceview.model.trace import CLASSES, KINDS, Trace
 from traceview.model.unprofiled import Bounds, UnprofiledTime
 from traceview.replay.changes.base import COMPUTE, GraphChange
 from traceview.replay.constants import POWER, power_limits
-from traceview.replay.graph import COUNTED, RUN, Codes, DependencyGraph, Replay, path_times, replay
+from traceview.replay.graph import (
+    CALL,
+    COUNTED,
+    ENGINE,
+    GAP,
+    LAUNCH,
+    RUN,
+    STREAM,
+    WAIT,
+    Codes,
+    DependencyGraph,
+    Mask,
+    Replay,
+    path_times,
+    replay,
+)
 from traceview.replay.profiler_costs import traced_events, without_profiler
 from traceview.replay.select import WHOLE_RUN, Selection
 
@@ -35,6 +50,8 @@ TORCH_PROFILER = Bounds(0.54, 0.67, 0.83)
 MIN_WAITING = 0.1  # share of the iterations; pauses before fewer batches show no loader that is as slow as the loop
 MIN_SLOWDOWN = 0.001  # a smaller slowdown is ignored
 ENGINES = ("h2d", "d2h")  # directions of copies that an engine makes one by one
+BELOW = 0.05  # share of the time; a change touches a little more than its model does
+HOST, GPU = (GAP, CALL, LAUNCH), (RUN, STREAM, ENGINE)  # kinds of edges
 KERNELS = tuple(CLASSES.index(name) for name in ("compute", "communication", "memset"))
 
 
@@ -168,10 +185,45 @@ def replay_changes(model: RunModel, changes: Sequence[GraphChange]) -> ChangedRu
             return changed
         graph = changed
     most = changes[0].most if len(changes) == 1 else None
-    least = 1 if most is None else max(model.measured - most(model.graph), 1)
+    least = least_time(model, graph) if most is None else max(model.measured - most(model.graph), 1)
     first = ChangedRun(model, graph, replay(graph), least)
     slower = with_clock(model.graph, model.measured, graph, first.time)
     return first if slower is graph else ChangedRun(model, slower, replay(slower), least)
+
+
+def least_time(model: RunModel, changed: DependencyGraph) -> int:
+    """Return the ns below which no iteration comes after a change: what it leaves as it is.
+
+    A change saves at most the time of what it touches, on the critical path or not; but in a pause for a batch the host
+    may do more than the capture shows. What it does not touch keeps its order, on the GPU and on the host. Measured
+    programs came up to BELOW under it, because a change touches more than its model does.
+    """
+    before, after, counted = model.graph.edges, changed.edges, model.graph.counted
+    touched, least = _touched_edges(model.graph, changed), 1
+    is_loading = touched.any() and (after.kind[touched] == GAP).all()
+    if before.source is after.source and before.target is after.target and not is_loading:
+        beyond = max(model.measured - model.base.per_iteration, 0)  # host time of iterations that are not modelled
+        least = model.measured - int(before.weight[touched].sum()) // counted - beyond
+    scale = min(model.measured / max(model.base.per_iteration, 1), 1.0)
+    stays = (changed.with_weight(np.where(touched | np.isin(after.kind, of), 0, after.weight)) for of in (HOST, GPU))
+    return int((1 - BELOW) * max([1, least, *(int(scale * replay(graph).per_iteration) for graph in stays)]))
+
+
+def _touched_edges(graph: DependencyGraph, changed: DependencyGraph) -> Mask:
+    """Return which edges of a changed graph are shorter, or are the host's for those: launches, and waits that go."""
+    before, after, ops = graph.edges, changed.edges, graph.operations
+    calls = np.zeros(len(graph.calls.row), np.bool_)
+    shorter = np.zeros(len(after.kind), np.bool_)
+    if before.source is after.source and before.target is after.target:
+        shorter = after.weight < before.weight
+        run = ops.call[graph.operations_at(after.target[shorter & (after.kind == RUN)])]
+        calls[run[run >= 0]] = True
+    else:
+        calls[before.target[before.kind == WAIT] // 2] = True
+        calls[after.target[after.kind == WAIT] // 2] = False
+    at = np.minimum(after.target // 2, len(calls))
+    mine: Mask = shorter | (np.isin(after.kind, (GAP, CALL)) & np.append(calls, False)[at])
+    return mine
 
 
 def limit_of(path: Mapping[str, int]) -> str:
