@@ -37,13 +37,12 @@ MOST_TIME = 0.9  # share of the idle time with which the longest gaps stand for 
 NOT_OF_THE_HOST = {"profiler", "queued", "unknown"}  # causes of idle time that no line of the program explains
 _TEXTS = read_toml(Path(__file__).with_name("host_advice.toml"))
 ADVICE: list[tuple[str, str]] = _TEXTS["advice"]
+CALLS: list[tuple[str, str]] = _TEXTS["calls"]
 STATES: Mapping[str, Mapping[str, str]] = _TEXTS["states"]
 # The program's own functions that make batches, by name.
 MAKES_BATCHES = re.compile(r"(?:^|[_.])(?:batch|collate|load_|__getitem__|next_)|batch$", re.IGNORECASE)
 BATCHES_AHEAD = "The loop makes its next batch here: make it in worker processes or a thread while the GPU works. "
 UNSEEN = "nsys takes no stack while a thread holds the lock: look at what runs between these lines. "
-SLEEPS = re.compile(r"nanosleep|usleep")
-DECODES = re.compile(r"^cuvid")  # calls of NVDEC
 
 # The idle time of a line that a finding can be about: outside CUDA calls, inside them, or both.
 LINE_TIMES: Mapping[str, Callable[[SourceLine], int]] = {
@@ -108,11 +107,21 @@ def name_place(evidence: HostEvidence, claims: Sequence[Claim], host: IdleHost |
     if line is not None and share(line) >= MIN_LINE_SHARE * total:
         time_ns = int(min(share(line), total) * scale)
         if causes == {"host"}:
-            return _host_line(line, time_ns, host.states(line), evidence, _part(time_ns, host.idle_ns, whole))
+            part = _part(time_ns, host.idle_ns, whole)
+            place = _host_line(line, time_ns, host.states(line), evidence, part)
+            return _with_remedy_of_most(place, host.idle_ns)
         mostly = share(line) > MOSTLY * sum(map(share, host.lines))
         where = f", {'mostly ' if mostly else _part(time_ns, host.idle_ns, whole)}at {_words(line)}"
         return FindingPlace(where, _advice(line.stack), _host_place(line, time_ns, evidence))
-    return _state_place(host.states(None), total, scale, whole) if causes == {"host"} else NOWHERE
+    if causes != {"host"}:
+        return NOWHERE
+    return _with_remedy_of_most(_state_place(host.states(None), total, scale, whole), host.idle_ns)
+
+
+def _with_remedy_of_most(found: FindingPlace, idle_ns: int) -> FindingPlace:
+    """Return a place with its remedy only if it has most of the idle time: it does not help with the rest."""
+    has_most = found.place is not None and found.place.time_ns > MOSTLY * idle_ns
+    return found if has_most else found._replace(remedy="")
 
 
 def _part(time_ns: int, idle_ns: int, whole: str) -> str:
@@ -195,12 +204,9 @@ def _remedy(state: str, call: str, awaited: str) -> str:
         return "Make the backward pass launch faster: compile it, or launch less."
     if awaited:
         return f"Start the work of {awaited} earlier, or make it faster."
-    if DECODES.search(call):
-        return "Decode ahead with several decoders, since the video engine sets the pace."
-    if SLEEPS.search(call):
-        return "Remove the sleep, or wait for an event."
     if call:
-        return f"Find what ends the wait in `{call}`."
+        known = (text for pattern, text in CALLS if re.search(pattern, call))
+        return next(known, f"Find what ends the wait in `{call}`.")
     return STATES[state]["remedy"] if state in STATES else ""
 
 

@@ -11,14 +11,14 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traceview import intervals
-from traceview.intervals import Coverage, Intervals, Times, index_ranges, union
+from traceview.intervals import Intervals, Times, index_ranges, union
 from traceview.model.stacks import HostEvidence
 from traceview.model.trace import Trace
 
 # Kinds of stacks: of Python; of system and CUDA calls, for as long as they last; of the CPU sampler.
 PYTHON, CALLS, SAMPLES = "python", "calls", "samples"
 HOLE_PERIODS, MAX_HOLE = 2, 1_000_000_000  # length of missing samples: above two periods, up to a second
-MOSTLY = 0.5
+USUALLY_APART = 0.1  # quantile of the time between CPU samples that is their period
 FEW = 8  # search cells near pieces if there are this many times more cells
 # Files and modules that run only while code is compiled; compiled code runs below other files of these packages.
 COMPILERS = (
@@ -133,23 +133,15 @@ class StackIndex:
         if kind == CALLS:
             return _calls(samples)
         cells = sampled_cells(samples)
-        return self._with_blocked_time(cells, thread) if kind == SAMPLES else cells
+        return self._on_cpu(cells, thread) if kind == SAMPLES else cells
 
-    def _with_blocked_time(self, cells: StackCells, thread: int) -> StackCells:
-        """Return the cells of CPU samples, which last while the thread is off the CPU if it stays at its place.
-
-        That is so if the sample before or after this one is at the same place: a thread spins before it blocks.
-        """
-        off = self.evidence.events.filter((pl.col("thread") == thread) & (pl.col("state") == "off_cpu"))
-        if off.is_empty() or len(cells.stack) < 2:
-            return cells
-        own = np.append(self.own_frames, -1)[cells.stack]  # the last entry stands for no stack
-        same = own[:-1] == own[1:]
-        stays = (own[:-1] >= 0) & (same | np.append(False, same[:-1]))
-        end, following = cells.end[:-1], cells.start[1:]
-        blocked = Coverage.from_union(union(off["start"].to_numpy(), off["end"].to_numpy()))
-        stays &= blocked.length_between(end, following) > MOSTLY * (following - end)
-        return cells._replace(end=np.append(np.where(stays, following, end), cells.end[-1]))
+    def _on_cpu(self, cells: StackCells, thread: int) -> StackCells:
+        """Return the cells of CPU samples without the time off the CPU, in which the thread can be anywhere."""
+        events = self.evidence.events.filter((pl.col("thread") == thread) & (pl.col("state") == "off_cpu"))
+        off = union(events["start"].to_numpy(), events["end"].to_numpy())
+        before = np.append(intervals.BEFORE_ALL, off.end)[np.searchsorted(off.end, cells.moment, side="right")]
+        after = np.append(off.start, -intervals.BEFORE_ALL)[np.searchsorted(off.start, cells.moment)]
+        return cells._replace(start=np.maximum(cells.start, before), end=np.minimum(cells.end, after))
 
     def stacks_in(self, cells: StackCells, pieces: Intervals) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Return the stack of each cell, and the next one if the thread ran unseen between two lines, else -1."""
@@ -211,7 +203,9 @@ def sampled_cells(samples: pl.DataFrame) -> StackCells:
     if (end > start).any():
         return _exact_cells(start, end, stack, holds)
     apart = np.diff(start)
-    period = int(np.median(apart)) if len(apart) else 0
+    # A thread that sleeps often has few CPU samples one period apart.
+    is_native = samples["holds_gil"].null_count() > 0
+    period = int(np.quantile(apart, USUALLY_APART if is_native else 0.5)) if len(apart) else 0
     middle = start[:-1] + apart // 2
     first, last = start - period, start + period
     np.maximum(first[1:], middle, out=first[1:])
@@ -225,7 +219,7 @@ def sampled_cells(samples: pl.DataFrame) -> StackCells:
     before = np.maximum(run_start[run] - 1, 0)
     cells = StackCells(first, last, stack, start, holds, seen, stack[before], start[before], stack, exact=False)
     holes = np.flatnonzero((apart > HOLE_PERIODS * period) & (apart <= MAX_HOLE))
-    return cells if samples["holds_gil"].null_count() or len(holes) == 0 else _with_holes(cells, holes, period)
+    return cells if is_native or len(holes) == 0 else _with_holes(cells, holes, period)
 
 
 def _with_holes(cells: StackCells, at: Times, period: int) -> StackCells:
