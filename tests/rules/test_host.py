@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import TypeAlias
 
 import polars as pl
 import pytest
@@ -274,26 +276,87 @@ def test_thread_without_ranges_uses_the_annotating_thread() -> None:
     assert (inside.cost_ns, outside.cost_ns) == pytest.approx((9 * 8 * MS, 9 * 1 * MS), abs=100)
 
 
-def test_start_up_is_a_note_or_with_the_whole_window_a_finding() -> None:
-    work = [(0, 1 * MS, "compute", 0, None)]
-    work += [(1000 * MS + step * 10 * MS, 1009 * MS + step * 10 * MS, "compute", 0, None) for step in range(5)]
-    ranges = [(1000 * MS + step * 10 * MS, 1010 * MS + step * 10 * MS, f"step {step}", 0) for step in range(5)]
-    trace = made_trace(work, (), ranges)
+Rows: TypeAlias = Sequence[tuple[int, int, str, int]]
+NOT_SHOWN = "They are not shown; --whole includes them"
+
+
+def loop_after(first: tuple[int, int, str], calls: Rows = (), more: Rows = ()) -> Trace:
+    """Return five iterations of 10 ms from 1 s on, after one piece of work (start, end, class)."""
+    starts = [1000 * MS + step * 10 * MS for step in range(5)]
+    work = [(*first, 0, None), *((start, start + 9 * MS, "compute", 0, None) for start in starts)]
+    return made_trace(work, calls, [*more, *((start, start + 10 * MS, f"step {start}", 0) for start in starts)])
+
+
+def test_time_before_the_loop_is_a_note_or_with_the_whole_window_a_finding() -> None:
+    trace = loop_after((0, 1 * MS, "compute"))
     assert findings(trace, outside_iterations) == ()
     (note,) = notes(trace, outside_iterations)
-    assert note.id == "start_up"
-    assert note.text == "Start-up takes 1.00 s of the run of 1.05 s. It is not shown; --whole includes it"
+    assert note.id == "before_loop"
+    assert note.text == f"1.00 s of the run of 1.05 s lie before the counted iterations. {NOT_SHOWN}"
     (finding,) = findings(trace, outside_iterations, whole=True)
     assert (finding.id, finding.severity, finding.cost_ns) == ("before_loop", "high", 999 * MS)
     assert finding.cost_per_iteration_ns is None
 
 
-def test_copies_outside_the_iterations_are_named() -> None:
-    work = [(0, 600 * MS, "copy", 0, None)]
-    work += [(1000 * MS + step * 10 * MS, 1009 * MS + step * 10 * MS, "compute", 0, None) for step in range(5)]
-    ranges = [(1000 * MS + step * 10 * MS, 1010 * MS + step * 10 * MS, f"step {step}", 0) for step in range(5)]
-    (note,) = notes(made_trace(work, (), ranges), outside_iterations)
-    assert "of the run of 1.05 s, mostly in copies. It" in note.text
+def test_time_without_gpu_work_before_the_loop_is_start_up() -> None:
+    """It is in a capture of nsys alone: a trace of torch.profiler begins in the middle of a run."""
+    trace = loop_after((700 * MS, 701 * MS, "compute"), [(0, 600 * MS, "memory", 0)])
+    (note,) = notes(trace, outside_iterations)
+    assert note.id == "start_up"
+    assert note.text == "Start-up takes 1.00 s of the run of 1.05 s. It is not shown; --whole includes it"
+    (note,) = notes(replace(trace, info=replace(trace.info, profiler="torch.profiler")), outside_iterations)
+    assert note.id == "before_loop"
+
+
+def test_copies_and_ranges_outside_the_iterations_are_named() -> None:
+    (note,) = notes(loop_after((0, 600 * MS, "copy")), outside_iterations)
+    assert note.text.startswith("1.00 s of the run of 1.05 s lie before the counted iterations, mostly in copies. ")
+    ranges = [(0, 5000 * MS, "main", 0), (10 * MS, 990 * MS, "Warm-up", 0), (20 * MS, 900 * MS, "forward", 0)]
+    (note,) = notes(loop_after((0, 600 * MS, "copy"), more=ranges), outside_iterations)
+    assert "iterations, mostly in `Warm-up`. " in note.text
+
+
+def test_gpus_without_common_iterations_have_no_time_outside() -> None:
+    """The clock of a GPU may be off by more than the run (`nccl4`)."""
+    starts = [step * 10 * MS for step in range(10)]
+    work = [(start, start + 5 * MS, "compute", 0, None) for start in starts]
+    work.append((500 * MS, 501 * MS, "compute", 1, None))
+    trace = made_trace(work, (), iterations(10, 10 * MS))
+    assert "outside the counted" in analyze(trace).answer.text
+    other = trace.devices.with_columns(id=pl.lit("GPU 1"), device_id=pl.lit(1, pl.Int64))
+    on_other = pl.col("stream").cast(pl.Int16)
+    trace = replace(
+        trace,
+        devices=pl.concat([trace.devices, other]),
+        operations=trace.operations.with_columns(device=on_other),
+        streams=trace.streams.with_columns(device=pl.Series([0, 1], dtype=pl.Int32)),
+    )
+    assert not notes(trace, outside_iterations)
+    assert "outside the counted" not in analyze(trace).answer.text
+
+
+@pytest.mark.parametrize(
+    ("last", "title", "remedy"),
+    [
+        ("cuModuleUnload", "The run goes on for ", "Look at what the host does after the last result."),
+        (
+            "cuCtxSynchronize",
+            "The capture goes on for ",
+            "The capture ends before the program does: record more of it.",
+        ),
+    ],
+)
+def test_capture_that_ends_claims_nothing(last: str, title: str, remedy: str) -> None:
+    """`mpas_uploads` ends its capture range in set-up; other programs give back what they have."""
+    calls = [(0, 10 * US, "api", 0), (90 * MS, 91 * MS, "api", 0)]
+    trace = with_calls(made_trace([(5 * US, 10 * MS, "compute", 0, 0)], calls), ["cudaLaunchKernel", last])
+    (finding,) = (each for each in findings(trace, start_up) if each.id == "after_loop")
+    assert finding.title.startswith(f"{title}81.0 ms after the last GPU work: 80.0 ms in host code")
+    assert finding.remedy == remedy
+    assert finding.gain.reason.startswith("the capture ends") == (last == "cuCtxSynchronize")
+    ranges = [(12 * MS, 85 * MS, "check", 0), (15 * MS, 80 * MS, "product", 0)]
+    (finding,) = (each for each in findings(replace(trace, ranges=made_trace([], [], ranges).ranges), start_up))
+    assert "80.0 ms in `check`" in finding.title
 
 
 def test_context_after_a_reset_is_start_up() -> None:

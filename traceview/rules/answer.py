@@ -15,6 +15,7 @@ from traceview.model.trace import MIN_STATED
 from traceview.model.units import duration, quantity, share, time_range
 from traceview.pricing.describe import decisive_cost
 from traceview.pricing.texts import join_words
+from traceview.rules.start_up import time_outside
 
 MIN_NAMED = 0.05  # share of the time; smaller ones are not named
 MAX_NAMED = 3
@@ -176,20 +177,19 @@ def first_sentences(analysis: Analysis) -> Iterator[str]:
 
 
 def _time_outside(analysis: Analysis) -> Iterator[str]:
-    """Yield what start-up and end take, if that is most of the run and no finding that leads says so."""
+    """Yield what start-up, or all time outside the iterations, takes of the run if that is most of it.
+
+    A finding that leads says it, and so does one of the whole run.
+    """
     leads = any(finding.once for finding in analysis.findings[:1])
-    if not isinstance(analysis.iterations, Iterations) or not analysis.devices or leads:
+    outside = time_outside(analysis)
+    if not isinstance(analysis.iterations, Iterations) or outside is None or leads or analysis.whole:
         return
-    run, windows = analysis.run, [use.steady.window for use in analysis.devices]
-    begin, end = max(window.start for window in windows), min(window.end for window in windows)
-    stated = {note.id for note in analysis.notes}
-    parts = [("start-up", begin - run.start, "start_up"), ("end", run.end - end, "after_loop")]
-    parts = [part for part in parts if part[-1] in stated]
-    outside = sum(ns for _, ns, _ in parts)
-    if outside > MOSTLY * run.length:
-        words = join_words([name for name, _, _ in parts])
-        takes = f"take{'s' if len(parts) == 1 else ''} {duration(outside)} of the run of {duration(run.length)}"
-        yield f"{'The end' if words == 'end' else words.capitalize()} {takes}."
+    run, before = analysis.run.length, outside.before.length
+    if outside.starts_up and before > MOSTLY * run:
+        yield f"Start-up takes {duration(before)} of the run of {duration(run)}."
+    elif (both := before + outside.after.length) > MOSTLY * run:
+        yield f"{duration(both)} of the run of {duration(run)} lie outside the counted iterations."
 
 
 def _no_kernel(analysis: Analysis) -> Iterator[str]:

@@ -12,8 +12,8 @@ import polars as pl
 
 from traceview.intervals import EMPTY, Times, clip, length, own_lengths, rows_by_code, union
 from traceview.measure.iterations.compilation import LOADS_CODE
-from traceview.measure.run import WORKING_ROLES, ProgramCalls, longest_call, own_times
-from traceview.model.analysis import CAUSES
+from traceview.measure.run import TORCH_PROFILER, WORKING_ROLES, ProgramCalls, longest_call, own_times
+from traceview.model.analysis import CAUSES, Analysis
 from traceview.model.findings import Place
 from traceview.model.names import title_name
 from traceview.model.trace import Note, Trace, Window, names_load_data
@@ -37,6 +37,7 @@ COMPILES = re.compile(
 # What cuBLAS, cuDNN and other libraries call when they make a handle, and loops do not.
 STARTS_LIBRARY = r"^(?:cuda|hip)(?:GetDeviceProperties|GetSymbolAddress|StreamCreate)"
 COMPILATION, LIBRARIES = "the compilation of kernels", "the start of libraries"
+GIVES_BACK = r"Free|Destroy|Unload|Reset|Unregister|Release"  # calls of a program that ends
 RESETS = r"^(?:cuda|hip)DeviceReset"
 NEEDS_CONTEXT = r"Create|Launch|Mem|Malloc|Alloc|Free|Synchronize|IsCapturing"  # the first such call creates a context
 ROW = {"name": pl.String, "kernel": pl.String, "start": pl.Int64, "end": pl.Int64, "thread": pl.Int64}
@@ -275,10 +276,10 @@ def _compiling(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> tupl
     return {name: own for name, own in zip(keys, ns, strict=True) if own}, gaps[chosen]
 
 
-def _words(ns: Mapping[str, int], host: int = 0) -> str:
+def _words(ns: Mapping[str, int], host: int = 0, in_host: str = "in host code") -> str:
     """Return the longest times of calls and of the host between them, the longest first."""
     least = MIN_NAMED * (sum(ns.values()) + host)
-    times = {**{f"in {name}": own for name, own in ns.items()}, "in host code": host}
+    times = {**{f"in {name}": own for name, own in ns.items()}, in_host: host}
     longest = sorted(times, key=lambda words: (-times[words], words))[:MAX_NAMES]
     return join_words([f"{duration(times[words])} {words}" for words in longest if times[words] >= max(least, 1)])
 
@@ -300,13 +301,20 @@ def _places(device: GpuWork, calls: pl.DataFrame) -> tuple[Place, ...]:
 
 
 def _end(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> FindingDraft:
-    """Return the time after the last work of a device's processes."""
+    """Return the time after the last work of a device's processes.
+
+    If no later call gives back what the program has, the capture ends before the program does.
+    """
     run, last = capture.analysis.run, calls.work.end
-    after = _ns_by_name(_named(calls.every, calls.every.inside(Window(last, run.end)), "ns"))
-    whole = run.end - last
-    host = whole - sum(after.values())
+    window = Window(last, run.end)
+    later = _named(calls.every, calls.every.inside(window), "ns")
+    after, whole = _ns_by_name(later), window.length
+    host, name = whole - sum(after.values()), _range_of(capture.trace, window)
     case = "host_after_work" if host > ONE_TIME * whole else "end_of_run"
-    place, values = Place("after the last GPU work", last, run.end, device.id), {"calls": _words(after, host)}
+    if not later["name"].str.contains(GIVES_BACK).any():
+        case = "capture_ends"
+    where = f"in `{title_name(name)}`" if name else "in host code"
+    place, values = Place("after the last GPU work", last, run.end, device.id), {"calls": _words(after, host, where)}
     return FindingDraft("after_loop", device, (), values, case, "end", outside_ns=whole, evidence=(place,), once=True)
 
 
@@ -333,18 +341,56 @@ def outside_iterations(capture: MeasuredCapture, device: GpuWork) -> Iterator[Fi
     yield _draft_outside(device, "after_loop", slice(device.steady_gaps.stop, len(device.gap_start)))
 
 
+class TimeOutside(NamedTuple):
+    """The time of the run before and after the counted iterations of all GPUs.
+
+    `starts_up` says whether the first is start-up: for more than half of it, no GPU works yet. A trace of
+    torch.profiler begins in the middle of a run.
+    """
+
+    before: Window
+    after: Window
+    starts_up: bool
+
+
+def time_outside(analysis: Analysis) -> TimeOutside | None:
+    """Return the time outside the counted iterations; None where they are not at the same time on all GPUs."""
+    run, steady = analysis.run, [use.steady.window for use in analysis.devices]
+    begin, end = max((each.start for each in steady), default=0), min((each.end for each in steady), default=0)
+    if begin >= end:
+        return None
+    before, first_work = Window(run.start, begin), min(use.window.start for use in analysis.devices)
+    idle = first_work - run.start > ONE_TIME * before.length
+    return TimeOutside(before, Window(end, run.end), idle and analysis.info.profiler != TORCH_PROFILER)
+
+
 def _notes_outside(capture: MeasuredCapture) -> Iterator[Note]:
     """Yield a note for the start and the end of the run, as long as on the device that has the most time there."""
-    run, steady = capture.analysis.run, [use.steady.window for use in capture.analysis.devices]
-    for name, title, window in (
-        ("start_up", "Start-up", Window(run.start, max(window.start for window in steady))),
-        ("after_loop", "The end", Window(min(window.end for window in steady), run.end)),
-    ):
-        if window.length >= MIN_OUTSIDE * run.length:
-            copying = _copying(capture.trace, window)
-            copies = ", mostly in copies" if copying > ONE_TIME * window.length else ""
-            takes = f"{title} takes {duration(window.length)} of the run of {duration(run.length)}{copies}"
-            yield Note(name, f"{takes}. It is not shown; --whole includes it")
+    outside, run = time_outside(capture.analysis), capture.analysis.run
+    if outside is None:
+        return
+    for where, window in (("before", outside.before), ("after", outside.after)):
+        if window.length < MIN_OUTSIDE * run.length:
+            continue
+        part, mostly = f"{duration(window.length)} of the run of {duration(run.length)}", ""
+        starts_up = where == "before" and outside.starts_up
+        if name := "" if starts_up else _range_of(capture.trace, window):
+            mostly = f", mostly in `{title_name(name)}`"
+        elif _copying(capture.trace, window) > ONE_TIME * window.length:
+            mostly = ", mostly in copies"
+        if starts_up:
+            yield Note("start_up", f"Start-up takes {part}{mostly}. It is not shown; --whole includes it")
+        else:
+            text = f"{part} lie {where} the counted iterations{mostly}. They are not shown; --whole includes them"
+            yield Note(f"{where}_loop", text)
+
+
+def _range_of(trace: Trace, window: Window) -> str:
+    """Return the name of the outermost range that covers most of a window and has most of its own time there, or ""."""
+    inside = pl.min_horizontal("end", pl.lit(window.end)) - pl.max_horizontal("start", pl.lit(window.start))
+    most = pl.max_horizontal(pl.lit(window.length), pl.col("end") - pl.col("start")) * ONE_TIME
+    names = trace.ranges.filter(inside > most).sort(inside, descending=True, maintain_order=True)["name"]
+    return names[0] if len(names) else ""
 
 
 def _copying(trace: Trace, window: Window) -> int:

@@ -14,7 +14,8 @@ from traceview.model.units import duration, plain, share, time_range
 from traceview.model.unprofiled import UnprofiledTime
 from traceview.report.screen import confidence_word, figure
 
-OUTSIDE_NOTES = ("start_up", "after_loop")  # notes on the time outside the steady part, which the first lines state
+# Notes on the time outside the steady part, which the first lines state; the answer may state all of it.
+OUTSIDE_NOTES, OUTSIDE = ("start_up", "before_loop", "after_loop"), "lie outside the counted iterations."
 COUNTED = "in the counted iterations"  # assets/analysis/answer.js has the same words
 OF_ITERATIONS, NO_GAIN_KNOWN = "", "No gain is known, or it is less than 0.1%"
 LEAST_GAIN = 0.001  # share; a smaller gain is shown as "<0.1%"
@@ -35,9 +36,10 @@ def basis_lines(analysis: Analysis) -> list[str]:
 
 def outside_notes(analysis: Analysis) -> Iterable[Note]:
     """Return the notes on the time outside the steady part, but for what a finding or the answer states."""
-    stated = {finding.id for finding in analysis.findings if finding.once}
+    stated, answer = {finding.id for finding in analysis.findings if finding.once}, analysis.answer.text
+    stated |= {"before_loop"} if "start_up" in stated else set()
     notes = (note for note in analysis.notes if note.id in OUTSIDE_NOTES and note.id not in stated)
-    return () if f"of the run of {duration(analysis.run.length)}." in analysis.answer.text else notes
+    return () if OUTSIDE in answer else (note for note in notes if note.text.partition(". ")[0] not in answer)
 
 
 def families_line(analysis: Analysis) -> str:
