@@ -342,7 +342,7 @@ def test_gpus_without_common_iterations_have_no_time_outside() -> None:
         (
             "cuCtxSynchronize",
             "The capture goes on for ",
-            "The capture ends before the program does: record more of it.",
+            "The capture ends before the program does: record more.",
         ),
     ],
 )
