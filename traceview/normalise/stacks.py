@@ -212,7 +212,7 @@ ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 MAX_DEPTH = 1 << 10  # frames of a stack; Python's default limit of recursion is 1000
 MAX_PYTHON_THREADS = 1 << 10
 TORCH_NAME = re.compile(r"^(?P<file>.+)\((?P<line>\d{1,9})\): (?P<function>.*)$")
-FUNCTION_NAME = r"^(.*):(\d{1,9}) (.*)$"
+FUNCTION_NAME = r"^(.*?)(?::(\d{1,9}))? ([^ ]*)$"
 
 StackFrames = tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]
 

@@ -6,6 +6,7 @@ import gzip
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from tests.captures import analyzed, sample
@@ -13,6 +14,7 @@ from tests.read.kineto.as_kineto import EPOCH, as_kineto
 from traceview.captures.info import describe
 from traceview.model.trace import Trace
 from traceview.pipeline import analyze
+from traceview.read.kineto.events import scope_events
 from traceview.report.analysis import document
 
 SINGLE = ["dual.sqlite", "trainer/prefetch.sqlite"]
@@ -99,3 +101,14 @@ def test_info_of_a_trace(tmp_path: Path) -> None:
     assert actual.ranges == expected.ranges and actual.gpus == expected.gpus
     assert actual.tables["CUPTI_ACTIVITY_KIND_KERNEL"] == expected.tables["CUPTI_ACTIVITY_KIND_KERNEL"]
     assert any("record_function" in line for line in actual.missing)
+
+
+def test_functions_that_were_open_have_no_line() -> None:
+    """torch.profiler gives functions that are open when it begins the line of that moment."""
+    names = {"train.py(82): train": 1, "torch/autograd/profiler.py(374): _start_trace": 2, "train.py(23): forward": 3}
+    events = [
+        f'{{"ph": "X", "cat": "python_function", "name": "{name}", "pid": 1, "tid": 1, "ts": {at}, "dur": 1}}'
+        for name, at in names.items()
+    ]
+    (scopes,) = scope_events(pl.Series(events))
+    assert scopes["name"].to_list() == ["train.py train", "train.py:23 forward"]

@@ -42,8 +42,10 @@ NAME_KEY = r'"name"\s*:\s*"'
 # Frames of `python_function` that no program wrote; a path may remain before the package.
 LIBRARY = rf"{NAME_KEY}(?:<|(?:[^\"]*/)?(?:torch/|(?:contextlib|functools|threading|typing|enum|weakref|abc)\.py\())"
 PYTHON = r'"cat"\s*:\s*"python_function"'
+STARTS_TRACE = r'/profiler\.py\(\d+\): _?start_trace"'  # the function in which the profiler begins
 MODULE_NAME = r"^nn\.Module: (.+)$"
 FUNCTION_NAME = r"^(.*)\((\d+)\): (.*)$"
+LINE = r":\d+ "
 PYTHON_LIBRARY = r"lib(?:64)?/python\d+\.\d+"
 PACKAGES_FOLDER = rf"/(?:{PYTHON_LIBRARY}/(?:site|dist)-packages|(?:site|dist)-packages|{PYTHON_LIBRARY})/(.+)$"
 EVALUATION = "autograd::engine::evaluate_function"
@@ -60,16 +62,20 @@ def scope_events(events: pl.Series) -> list[pl.DataFrame]:
 
     torch.profiler writes ops always, and modules and functions with with_stack=True. A module's name has a number for
     each instance of its class. Functions of PyTorch and of Python's standard library are left out: they are not the
-    program's.
+    program's. Those that are open when the profiler begins have the line of that moment, which is not theirs.
     """
     events = events.filter(events.str.contains(SCOPE_CATEGORY))
     if events.is_empty():
         return []
-    python = events.str.contains(PYTHON)
+    python, began = events.str.contains(PYTHON), None
     if python.any():
+        starts = decode_quoted(events.filter(events.str.contains(STARTS_TRACE)), SCOPE_SCHEMA)
+        began = starts.select(nanoseconds(pl.col("ts")).min()).item()
         events = events.filter(~(python & events.str.contains(LIBRARY)))
     args = pl.col("args").struct
     module, function = pl.col("name").str.extract(MODULE_NAME), _function_name(pl.col("name"))
+    is_open = nanoseconds(pl.col("ts")) <= pl.lit(began, pl.Int64)
+    function = pl.when(is_open).then(function.str.replace(LINE, " ")).otherwise(function)
     is_python = pl.col("cat") == "python_function"
     from_engine = pl.col("name").str.starts_with(EVALUATION)
     kind = pl.when(~is_python).then(pl.lit(OP)).when(module.is_not_null()).then(pl.lit(MODULE))
