@@ -105,7 +105,7 @@ def test_libraries_choose_their_grids() -> None:
             assert finding.id == kind and "more blocks" not in finding.advice + finding.remedy
             assert "<<<" not in finding.code
         (finding,) = findings(trace_of_kernels(name, 4, program=program), small_grids)
-        assert finding.remedy == "Give these library calls more work: larger or batched calls."
+        assert finding.remedy == "Give these library calls more work, or use another routine."
 
 
 def test_uneven_blocks_of_memory_bound_kernels_of_libraries_are_not_findings() -> None:

@@ -287,7 +287,9 @@ def build(trace: Trace, selection: Selection) -> DependencyGraph:
     overhead = union(trace.overhead["start"].to_numpy(), trace.overhead["end"].to_numpy())
     overhead_share = length(clip(overhead, begin, end)) / max(end - begin, 1)
     facts = machine_facts(trace, calls, ops)._replace(
-        overhead=overhead_share, same_launches=_same_launches(trace, ops, selection)
+        overhead=overhead_share,
+        same_launches=_same_launches(trace, ops, selection),
+        graphed=_graphed_share(trace, calls, ops),
     )
     host, first_calls = host_edges(trace, calls, ops)
     gpu, first_operations = gpu_edges(trace, calls, ops, facts)
@@ -377,6 +379,14 @@ def machine_facts(trace: Trace, calls: GraphCalls, ops: Operations) -> MachineFa
         gpu or "",
         sms=int(trace.devices["sm_count"][int(ops.device[0])] or 0) if len(ops.row) else 0,
     )
+
+
+def _graphed_share(trace: Trace, calls: GraphCalls, ops: Operations) -> float:
+    """Return the share of the compute that CUDA graphs launch."""
+    launches = names_match(trace.api["name"], "GraphLaunch")[calls.row]
+    computing = np.flatnonzero((ops.code == CLASSES.index("compute")) & (ops.call >= 0))
+    ns = (ops.end - ops.start)[computing]
+    return float(ns[launches[ops.call[computing]]].sum() / max(ns.sum(), 1))
 
 
 def _same_launches(trace: Trace, ops: Operations, selection: Selection) -> float:

@@ -131,6 +131,7 @@ class MachineFacts(NamedTuple):
     gpu: str = ""  # model name
     overhead: float = 0.0  # share of the modelled time that the profiler itself takes
     sms: int = 0  # SMs of the GPU; 0 if unknown
+    graphed: float = 0.0  # share of the compute that CUDA graphs launch
     same_launches: float = 1.0  # share of the kernels that each modelled iteration launches with the same grid
 
 

@@ -205,7 +205,9 @@ def least_time(model: RunModel, changed: DependencyGraph) -> int:
         beyond = max(model.measured - model.base.per_iteration, 0)  # host time of iterations that are not modelled
         least = model.measured - int(before.weight[touched].sum()) // counted - beyond
     scale = min(model.measured / max(model.base.per_iteration, 1), 1.0)
-    stays = (changed.with_weight(np.where(touched | np.isin(after.kind, of), 0, after.weight)) for of in (HOST, GPU))
+    stays = (
+        changed.with_weight(np.where(touched | np.isin(after.kind, side), 0, after.weight)) for side in (HOST, GPU)
+    )
     return int((1 - BELOW) * max([1, least, *(int(scale * replay(graph).per_iteration) for graph in stays)]))
 
 

@@ -66,9 +66,10 @@ def _run(analysis: Analysis) -> str:
     unprofiled = iterations.unprofiled
     if unprofiled is None or unprofiled.mean_ns > (1 - MIN_PROFILER) * iterations.time_ns:
         return f"{program}, {time}"
-    under = "" if iterations.kinds else f" under {analysis.info.profiler}"
-    mean = " on average" if iterations.kinds else ""
-    return f"{program}, {time}{under}, about {duration(unprofiled.mean_ns)}{mean} without"
+    profiler = analysis.info.profiler
+    if iterations.kinds:
+        return f"{program}, {time}, about {duration(unprofiled.mean_ns)} on average without {profiler}"
+    return f"{program}, {time} under {profiler}, about {duration(unprofiled.mean_ns)} without"
 
 
 def _shares(analysis: Analysis, most: int) -> str:

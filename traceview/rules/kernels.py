@@ -87,10 +87,14 @@ def _speedup_draft(device: GpuWork, speedup: Speedup, estimate: Estimate, saving
 
 
 def _matrix_words(kernels: KernelSequence, rows: Rows) -> str:
-    """Return which matrix kernels some rows have: products, convolutions or both."""
+    """Return which matrix kernels some rows have: products, attention, convolutions."""
     ns = np.where(kernels.where(FP32_MATRIX | TF32_MATRIX), kernels.ns, 0)[rows]
-    products = ns[kernels.in_families("gemm", "attention")[rows]].sum()
-    kinds = {"matrix products": products, "convolutions": ns.sum() - products}
+    products, attention = (ns[kernels.in_families(family)[rows]].sum() for family in ("gemm", "attention"))
+    kinds = {
+        "matrix products": products,
+        "attention kernels": attention,
+        "convolutions": ns.sum() - products - attention,
+    }
     words = " and ".join(name for name, own in kinds.items() if own >= MIN_OF_KIND * ns.sum())
     return f"{words[:1].upper()}{words[1:]}"
 
@@ -197,6 +201,7 @@ ROUTINES = frozenset(
         *("sort_scan", "reduction", "random", "layout"),
     )
 )
+GROUPED = re.compile(r"(?i)moe|grouped|expert|_ogs")  # products of several experts at once have no plain routine
 FAMILY_WORDS = {
     "gemm": "matrix products",
     "convolution": "convolutions",
@@ -343,7 +348,7 @@ def _case(row: KernelUse, library: str | None, gpu: Mapping[str, object], *, spl
         return "tiny"
     if library is not None:
         return "library" if row.family in MATRIX else "library_memory"
-    if row.family in ROUTINES:
+    if row.family in ROUTINES and not GROUPED.search(row.name):
         return str(row.family)
     if splits and row.blocks_per_sm is not None and row.blocks_per_sm < 1:
         return "few_blocks"

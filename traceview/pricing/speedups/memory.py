@@ -122,6 +122,7 @@ ADAM_LEFT, SGD_LEFT = (0.26, 0.31, 0.37), (0.4, 0.5, 0.65)
 NOT_UPDATES = r"Fused|_lamb|adam_kernel|LpNorm|NormFunctor|ZeroFunctor|\b(?:Adam|LAMB|SGD)\w*Functor"
 UNSCALES = "non_finite_check"  # what a GradScaler does before an update; a fused update does it, too
 MIN_UPDATES = 8  # updates of single tensors in a chain that make it an optimizer
+MIN_PASSES = 2  # kinds of kernels; one pass over the parameters, as of SGD without momentum, is fused
 UPDATE = r"addcdiv|lerp_scalar|addcmul"
 
 
@@ -242,8 +243,10 @@ def _updates(kernels: KernelSequence) -> Members:
     """Choose the kernels of an optimizer: several tensors in each, or one."""
     single = _single_tensor_updates(kernels)
     several = kernels.in_families("optimizer") & ~kernels.matches(NOT_UPDATES)
-    if not (single | several & ~kernels.matches(UNSCALES)).any():
-        several = single
+    several = several if (single | several & ~kernels.matches(UNSCALES)).any() else single
+    every = kernels.shapes.kinds["demangled"].gather(np.unique(kernels.shape[single | several]))
+    if every.n_unique() < MIN_PASSES:
+        single = several = np.zeros(len(single), np.bool_)
     adam = (single | several) & kernels.matches("addcdiv|PointwiseOp")
     return Members({"several": several, "single": single, "adam": adam})
 

@@ -84,6 +84,7 @@ FUSE = GraphChange(
 
 
 MIN_KERNELS = 10  # in a graph
+MOST_GRAPHED = 0.5  # share of the compute
 MIN_SAME = 0.9  # share of the kernels of an iteration that a graph can hold; a few may depend on the step's number
 D2D = KINDS.index("d2d")
 
@@ -91,6 +92,8 @@ D2D = KINDS.index("d2d")
 def launch_as_graph(graph: DependencyGraph) -> DependencyGraph | str:
     """Return the graph with one launch for each iteration."""
     ops, calls, edges = graph.operations, graph.calls, graph.edges
+    if graph.facts.graphed > MOST_GRAPHED:
+        return "CUDA graphs launch most of the compute already"
     if graph.facts.same_launches < MIN_SAME:
         return "the kernels or their grids change from iteration to iteration, and a graph launches the same ones"
     if (waits := _waits_inside(graph)) > 1:  # a single one can end each graph
