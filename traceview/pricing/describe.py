@@ -118,10 +118,10 @@ def name_place(evidence: HostEvidence, claims: Sequence[Claim], host: IdleHost |
     return _with_remedy_of_most(_state_place(host.states(None), total, scale, whole), host.idle_ns)
 
 
-def _with_remedy_of_most(found: FindingPlace, idle_ns: int) -> FindingPlace:
+def _with_remedy_of_most(place: FindingPlace, idle_ns: int) -> FindingPlace:
     """Return a place with its remedy only if it has most of the idle time: it does not help with the rest."""
-    has_most = found.place is not None and found.place.time_ns > MOSTLY * idle_ns
-    return found if has_most else found._replace(remedy="")
+    has_most = place.place is not None and place.place.time_ns > MOSTLY * idle_ns
+    return place if has_most else place._replace(remedy="")
 
 
 def _part(time_ns: int, idle_ns: int, whole: str) -> str:

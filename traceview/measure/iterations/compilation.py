@@ -1,4 +1,4 @@
-"""Iterations in which the host mostly compiles or loads code: that occurs once, and is no part of a loop."""
+"""Iterations in which the host mostly compiles or loads code: that occurs once, and belongs to no loop."""
 
 from __future__ import annotations
 
