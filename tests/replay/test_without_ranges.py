@@ -21,6 +21,7 @@ from traceview.pipeline import analyze as analyze_capture
 from traceview.replay.build import build
 from traceview.replay.changes.base import launching_calls
 from traceview.replay.changes.copies import pin
+from traceview.replay.changes.kernels import shorter_compute
 from traceview.replay.graph import WAIT, DependencyGraph
 from traceview.replay.prediction import predict, whatif
 from traceview.replay.select import Selection, select
@@ -220,3 +221,15 @@ def test_host_still_waits_for_pinned_results(kind: str, waits: bool) -> None:
     blocking = launching_calls(graph, graph.operations.kind >= 0)
     assert graph.call_edges(WAIT, blocking).any()
     assert pinned.call_edges(WAIT, blocking).any() == waits
+
+
+@pytest.mark.parametrize(("late", "saved"), [(50 * US, 3000 * US), (900 * US, 0)])
+def test_host_that_polls_waits_for_kernels(late: int, saved: int) -> None:
+    """Each step launches a kernel of 5 ms, and begins `late` after the end of the one before, without a call."""
+    step = 5005 * US + late
+    begins = [number * step for number in range(12)]
+    work = [(at + 5 * US, at + 5005 * US, "compute", 0, number) for number, at in enumerate(begins)]
+    calls = [(at, at + 5 * US, "api", 0) for at in begins]
+    trace = made_trace(work, calls, [(at, at + step, f"step {number}", 0) for number, at in enumerate(begins)])
+    prediction = predict(analyze(trace), [], more=[shorter_compute(3000 * US)])
+    assert prediction.iteration_ns == pytest.approx(step - saved, abs=US)

@@ -57,6 +57,11 @@ BACKWARD = r"(?i)backward"
 MAX_GAP_OF_CALLS = 50_000  # ns: a thread without calls for longer is waiting for another thread that calls meanwhile
 CLOCK_ERROR = 1_000  # ns: the maximum difference between the host's and the GPU's clock
 LONG_LAUNCH = 10 * LAUNCH_CALL  # ns: a launch call that takes longer has waited
+UNSEEN_WAIT = (
+    1_000_000  # ns: a thread can wait for longer in what no profiler records: it polls, or a callback wakes it
+)
+MAX_TAIL = 0.05  # share of such a pause that is left after the end of the GPU's work
+MOSTLY = 0.5
 QUEUE_MARGIN = 100  # operations: a launch call has waited for room if the queue lacked at most this many
 
 
@@ -194,16 +199,42 @@ def host_edges(trace: Trace, calls: GraphCalls, ops: Operations) -> tuple[Edges,
     base = 2 * len(rows)
     target, tail = _awaited_with_tails(trace, calls, ops)
     waits = target >= 0
-    own = calls.end - calls.start
+    own, pause = calls.end - calls.start, calls.start - returned
+    awaited, after = _unseen_waits(calls, ops, returned)
+    unseen = awaited >= 0
     held = waits & (tail < own)
     least = np.where(calls.blocking, ASYNC_CALL, SYNC_RETURN)
     tail = np.where(waits & ~held, np.minimum(tail, least), tail)
     none = np.zeros(0, np.int64)
     edges = Edges(none, none, none, none)
-    edges = edges.plus(2 * before[follows] + 1, 2 * rows[follows], (calls.start - returned)[follows], GAP)
+    edges = edges.plus(2 * before[follows] + 1, 2 * rows[follows], np.where(unseen, 0, pause)[follows], GAP)
     edges = edges.plus(2 * rows, 2 * rows + 1, np.where(held, np.minimum(own, least), own), CALL)
     edges = edges.plus(base + 2 * target[waits] + 1, 2 * rows[waits] + 1, tail[waits], WAIT)
+    edges = edges.plus(base + 2 * awaited[unseen] + 1, 2 * rows[unseen], after[unseen], QUEUE)
     return edges, rows[~follows]
+
+
+def _unseen_waits(calls: GraphCalls, ops: Operations, returned: Times) -> tuple[Codes, Times]:
+    """Return the operation for which the host waits unseen before each call (-1 for none), and the ns since its end.
+
+    A thread that polls, or that a callback wakes, makes no call that waits, and goes on as soon as all launched work
+    ends. A thread that works may be as late by chance: so there is such a wait only if most of the long pauses in which
+    launched work ends are like that.
+    """
+    none = np.full(len(calls.row), -1, np.int64)
+    if not len(ops.row) or not len(calls.row):
+        return none, none
+    launched = np.where(ops.call >= 0, calls.start[ops.call], NEVER)
+    order = np.argsort(launched, kind="stable")
+    ends = np.maximum.accumulate(ops.end[order])
+    last = np.maximum.accumulate(np.where(ops.end[order] == ends, np.arange(len(order)), 0))
+    at = np.searchsorted(launched[order], returned, side="right") - 1
+    pause, after = calls.start - returned, calls.start - ends[at]
+    ending = (at >= 0) & (pause > UNSEEN_WAIT) & (ends[at] > returned) & (after >= 0)
+    waits = ending & (after <= MAX_TAIL * pause)
+    if pause[waits].sum() <= MOSTLY * pause[ending].sum():
+        return none, none
+    return np.where(waits, order[last[at]], -1), after
 
 
 def _awaited_with_tails(trace: Trace, calls: GraphCalls, ops: Operations) -> tuple[Codes, Times]:

@@ -38,7 +38,8 @@ MAX_PLANS = 6  # that are kept; the 17 replays of samples/dual.sqlite need 4
 # ENGINE order of copies that share a copy engine
 # EVENT from an operation on another stream
 # RUN the operation itself
-# QUEUE from the start of an operation to the return of a launch that waits for room in the queue
+# QUEUE from the start of an operation to the return of a launch that waits for room in the queue, or from the end of
+#   an operation to a call before which the host waits for it unseen
 # REDUCE all-reduces that a change adds
 GAP, CALL, WAIT, LAUNCH, STREAM, ENGINE, EVENT, RUN, QUEUE, REDUCE = range(10)
 KINDS = ("host", "call", "wait", "launch", "gap", "gap", "gap", "run", "wait", "communication")
