@@ -369,6 +369,48 @@ def test_context_after_a_reset_is_start_up() -> None:
     assert costs == {"start_up": 132 * MS, "host_bound": 1 * MS}
 
 
+@pytest.mark.parametrize(
+    ("again", "once", "rest"),
+    [((600 * MS, 640 * MS), 60, 40), ((600 * MS, 900 * MS), 20, 80), ((5 * MS, 25 * MS), 100, 0)],
+)
+def test_ranges_that_come_again_are_no_start_up(again: tuple[int, int], once: int, rest: int) -> None:
+    """The host works for 80 ms in a range before the first work: it is start-up as far as later ones are shorter."""
+    calls = [(0, 10 * US, "memory", 0), (100 * MS, 100 * MS, "api", 0), (950 * MS, 950 * MS, "api", 0)]
+    work = [(100 * MS, 150 * MS, "compute", 0, 1), (950 * MS, 999 * MS, "compute", 0, 2)]
+    ranges = [(20 * MS, 100 * MS, "layer 0", 0), (*again, "layer 1", 0), (0, 999 * MS, "main", 0)]
+    trace = with_calls(made_trace(work, calls, ranges), ["cuInit", "cudaLaunchKernel", "cudaLaunchKernel"])
+    program = replace(trace.program, kind="pytorch", python=True)
+    found = {each.id: each.cost_ns for each in findings(replace(trace, program=program), start_up)}
+    assert found.get("start_up") == once * MS and found.get("host_bound", 0) == rest * MS
+    info = replace(trace.info, profiler="torch.profiler")
+    found = {each.id: each.cost_ns for each in findings(replace(trace, program=program, info=info), start_up)}
+    assert found == {"host_bound": 100 * MS - 10 * US}
+
+
+def test_library_that_makes_handles_in_a_loop_does_not_start_there() -> None:
+    """hipBLAS asks for the properties of the device before each product (`mi300_qwen`)."""
+    starts = [1 * MS, *(2 * MS + at * at * 10 * US for at in range(3, 9))]
+    calls = [each for at in starts for each in ((at - 9 * US, at - 8 * US, "api", 0), (at - US, at, "api", 0))]
+    work = [(0, 10 * US, "compute", 0, None)]
+    work += [(at, at + 5 * US, "compute", 0, 2 * row + 1) for row, at in enumerate(starts)]
+    trace = with_calls(made_trace(work, calls), ["hipGetDeviceProperties", "hipLaunchKernel"] * len(starts))
+    assert "start_up" not in [each.id for each in findings(trace, start_up)]
+    (finding, *_) = findings(
+        with_calls(made_trace(work[:2], calls[:2]), ["hipGetDeviceProperties", "launch"]), start_up
+    )
+    assert finding.id == "start_up" and "in the start of libraries" in finding.title
+
+
+def test_run_begins_with_a_long_first_launch() -> None:
+    """It loads code (`flux_darknet53`); a later launch waits for a free place in a queue."""
+    work = [(570 * MS, 571 * MS, "compute", 0, 0), (580 * MS, 581 * MS, "compute", 0, 1)]
+    calls = [(0, 569 * MS, "api", 0), (569 * MS, 579 * MS, "api", 0)]
+    trace = with_calls(made_trace(work, calls), ["cudaLaunchKernel"] * 2)
+    assert analyze(trace).run.start == 0
+    later = trace.operations.with_columns(launch=pl.Series([None, 1], dtype=pl.Int32))
+    assert analyze(replace(trace, operations=later)).run.start == 570 * MS
+
+
 def test_calls_before_the_first_work_are_start_up() -> None:
     """A context that takes most of a short run is its first finding, with or without iterations."""
     calls = [(0, 900 * MS, "memory", 0)]
@@ -418,6 +460,7 @@ def test_pause_before_a_module_is_loaded_is_compilation() -> None:
 def test_range_that_compiles(name: str) -> None:
     assert COMPILES.search(name)
     assert not COMPILES.search("XlaModule:#hlo_module=step#") and not COMPILES.search("decompiled")
+    assert not COMPILES.search("## Call CompiledFxGraph fx ##")  # it is compiled before
 
 
 def test_gap_in_which_a_module_is_loaded_is_compilation() -> None:

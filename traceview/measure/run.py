@@ -95,7 +95,8 @@ class ProgramCalls:
                 begin = min(window.start, int(before[0]))
                 return CallsTime(Window(begin, begin), begin)
         long = self.long().filter(pl.col("end") - pl.col("start") >= MIN_START_UP, pl.col("role").is_in(WORKING_ROLES))
-        long = long.filter(~names_match(long["name"], "Launch"))
+        first = self.trace.operations["launch"].head(1).drop_nulls()  # it cannot wait for earlier work
+        long = long.filter(~pl.Series(names_match(long["name"], "Launch")) | pl.col("row").is_in(first.to_list()))
         starts = [int(each["start"][0]) for each in (long, self.named(STARTS_UP)) if len(each)]
         if trace.info.profiler == TORCH_PROFILER and not starts:
             window = Window(begin, begin)

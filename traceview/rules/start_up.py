@@ -10,13 +10,13 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from traceview.intervals import EMPTY, Times, clip, length, own_lengths, rows_by_code, union
+from traceview.intervals import EMPTY, Times, clip, length, own_lengths, rows_by_code, subtract, union, values_at
 from traceview.measure.iterations.compilation import LOADS_CODE
 from traceview.measure.run import TORCH_PROFILER, WORKING_ROLES, ProgramCalls, longest_call, own_times
 from traceview.model.analysis import CAUSES, Analysis
 from traceview.model.findings import Place
 from traceview.model.names import title_name
-from traceview.model.trace import Note, Trace, Window, names_load_data
+from traceview.model.trace import Note, Trace, Window, enum_texts, names_load_data
 from traceview.model.units import duration
 from traceview.pricing.base import FindingDraft, GpuWork, Mask, MeasuredCapture, fold_numbers, once_per_capture
 from traceview.pricing.ledger import GapClaim
@@ -31,7 +31,7 @@ MIN_NAMED = 0.02  # share of a finding's calls; shorter ones are not named
 ACCOUNTS = (("memory",), ("launch", "api"))
 CASE = "first_work"
 COMPILES = re.compile(
-    r"(?<![A-Za-z])(?i:nvrtc|jit|compil\w*|dynamo_timed|autotun\w*|lazy_?(?:load|init)\w*)(?![A-Za-z])"
+    r"(?<![A-Za-z])(?i:nvrtc|jit|compil(?!ed)\w*|dynamo_timed|autotun\w*|lazy_?(?:load|init)\w*)(?![A-Za-z])"
     r"|^Xla(?:Compile|Pass|Emit|Optimize|Autotun)"
 )
 # What cuBLAS, cuDNN and other libraries call when they make a handle, and loops do not.
@@ -103,7 +103,7 @@ def _in_run(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> Iterato
     run, work, in_calls = capture.analysis.run, calls.work, int(calls.before["ns"].sum())
     host, loading = work.start - run.start - in_calls, _loading_before(capture.trace, run, work)
     loads = min(sum(loading.values()), host)
-    once = _host_once(capture, calls.before, host - loads)
+    once = _host_once(capture, calls, host - loads)
     rest = host - loads - once
     yield from _start_up(capture, device, calls, calls.before, once, of_run=True)
     if loads:
@@ -140,20 +140,49 @@ def _until(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> int:
     return calls.work.start if capture.program.training and not loads else device.steady.start
 
 
-def _host_once(capture: MeasuredCapture, before: pl.DataFrame, host: int) -> int:
+def _host_once(capture: MeasuredCapture, calls: _Calls, host: int) -> int:
     """Return the ns of `host`, those before the first work outside calls, in which the host does what occurs once.
 
-    In Python it is all. In other programs, it is the time before the first context: libraries and the driver start.
+    In Python it is all but what ranges take that come again. A trace of torch.profiler begins in the middle of a run:
+    there it is what compiles. In other programs, it is the time before the first context: libraries and the driver
+    start.
     """
+    before, trace = calls.before, capture.trace
+    window = Window(capture.analysis.run.start, calls.work.start)
+    if trace.info.profiler == TORCH_PROFILER:
+        return min(_host_in(trace.ranges.filter(_names_compile(trace.ranges["name"])), window, before), host)
     if capture.program.python or capture.program.kind == "julia":  # each function at its first call
-        return host
+        return max(host - _host_in(_ordinary(trace, window), window, before), 0)
     reset = before.filter(pl.col("name").str.contains(RESETS))["end"].max() or 0  # another context follows
     ready = before.filter(pl.col("name").str.contains(NEEDS_CONTEXT), pl.col("start") >= reset)["end"]
     if ready.is_empty():
         return 0
-    window = Window(capture.analysis.run.start, int(ready[0]))
+    window = Window(window.start, int(ready[0]))
     reach = before.filter(pl.col("start") < window.end, pl.col("end") > window.start)
     return min(window.length - int(own_times(reach, window)["ns"].sum()), host)
+
+
+def _names_compile(column: pl.Series) -> Mask:
+    """Return which texts of an Enum column name a compilation, searched once in each distinct text."""
+    marks = np.array([COMPILES.search(text) is not None for text in enum_texts(column)], np.bool_)
+    return values_at(marks, column.to_physical().to_numpy(), False)
+
+
+def _ordinary(trace: Trace, before: Window) -> pl.DataFrame:
+    """Return the ranges (start, end) before the first work that come again, each as long as later ones usually are."""
+    folded = pl.Series(list(map(fold_numbers, enum_texts(trace.ranges["name"]))), dtype=pl.String)
+    ranges = trace.ranges.filter(~names_load_data(trace.ranges["name"]))  # _loading_before has these
+    ranges = ranges.select("start", "end", name=folded.gather(ranges["name"].to_physical()))
+    later, length_ns = pl.col("start") >= before.end, pl.col("end") - pl.col("start")
+    usual = ranges.filter(later).group_by("name").agg(usual=length_ns.median().cast(pl.Int64))
+    first = ranges.filter(~later, pl.col("end") > before.start).join(usual, on="name", maintain_order="left")
+    return first.select("start", end=pl.min_horizontal("end", pl.col("start") + pl.col("usual")))
+
+
+def _host_in(ranges: pl.DataFrame, window: Window, calls: pl.DataFrame) -> int:
+    """Return the ns of a window in which ranges (start, end, in the order of time) are open, and none of some calls."""
+    opened, called = (union(*(each[name].to_numpy() for name in ("start", "end"))) for each in (ranges, calls))
+    return length(subtract(clip(opened, window.start, window.end), called))
 
 
 def _loading_before(trace: Trace, run: Window, work: Window) -> Mapping[str, int]:
@@ -268,10 +297,12 @@ def _compiling(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> tupl
     in_range = np.array([COMPILES.search(name) is not None for name in names], np.bool_)[which]
 
     start, end, both = device.gap_start[gaps], device.gap_end[gaps], (calls.code, calls.libraries)
-    loads, starts = (np.searchsorted(each, start) < np.searchsorted(each, end) for each in both)
+    loads, starts = (np.searchsorted(each, end) - np.searchsorted(each, start) for each in both)
+    if starts.sum() <= ONE_TIME * (calls.libraries >= calls.work.start).sum():  # libraries that call it in a loop
+        starts[:] = 0
     keys = [f"`{name}`" for name in names] + [COMPILATION, LIBRARIES]
-    which = np.where(in_range, which, len(names) + ~loads)
-    chosen = in_range | loads | starts
+    which = np.where(in_range, which, len(names) + (loads == 0))
+    chosen = in_range | (loads + starts > 0)
     ns = np.bincount(which[chosen], host[gaps[chosen]], minlength=len(keys)).astype(np.int64).tolist()
     return {name: own for name, own in zip(keys, ns, strict=True) if own}, gaps[chosen]
 
