@@ -32,6 +32,7 @@ from traceview.pricing.texts import PRICED, FindingTexts, texts_for
 
 MIN_LINE_SHARE, MIN_WAIT_SHARE = 0.1, 0.3  # share of the idle time from which a line or a call is named
 MOSTLY = 0.5
+MAX_LEAD = 0.95  # of an iteration; what is before its first GPU work
 MAX_GAPS = 30_000  # gaps of a finding that are looked at
 MOST_TIME = 0.9  # share of the idle time with which the longest gaps stand for all
 NOT_OF_THE_HOST = {"profiler", "queued", "unknown"}  # causes of idle time that no line of the program explains
@@ -281,6 +282,7 @@ def describe(analysis: Analysis, draft: FindingDraft, texts: FindingTexts, price
     place = name_place(analysis.trace.evidence, draft.claims, details.host, whole)
     texts = texts.at_known_place() if place.where else texts
     at_place = place.remedy if "known" in texts.templates else ""
+    begin = draft.device.steady.start if price.gaps else 0  # all GPU work of the iterations is inside
     is_hidden = draft.once and price.share <= MOSTLY  # a longer run hides it
     return Finding(
         id=draft.id,
@@ -292,9 +294,9 @@ def describe(analysis: Analysis, draft: FindingDraft, texts: FindingTexts, price
         code=texts.code,
         device=draft.device.use.id,
         cost_fraction=price.share,
-        cost_per_iteration_ns=_cost_per_iteration(analysis, price),
+        cost_per_iteration_ns=_cost_per_iteration(analysis, price, begin),
         unprofiled_cost_ns=None if price.profiler is None else price.total - price.profiler,
-        unprofiled_cost_per_iteration_ns=_unprofiled_cost_per_iteration(analysis, price),
+        unprofiled_cost_per_iteration_ns=_unprofiled_cost_per_iteration(analysis, price, begin),
         unprofiled_cost_fraction=None if price.profiler is None else price.unprofiled_share,
         claims="compute" if details.computes else "waiting",
         host=place.place,
@@ -308,17 +310,22 @@ def describe(analysis: Analysis, draft: FindingDraft, texts: FindingTexts, price
     )
 
 
-def _cost_per_iteration(analysis: Analysis, price: Price) -> int | None:
-    """Return the mean cost in an iteration, at most the time of an iteration; None without iterations or cost."""
+def _cost_per_iteration(analysis: Analysis, price: Price, begin: int) -> int | None:
+    """Return the mean cost in an iteration, at most the time of an iteration; None without iterations or cost.
+
+    `begin` is the start of the time that has the price: the GPU's first work, so that what the first iteration does
+    before it has none.
+    """
     iterations = analysis.iterations
     if isinstance(iterations, NotMeasured) or not iterations.counted or not price.steady:
         return None
-    return min(price.steady // iterations.counted, iterations.time_ns)
+    lead = min(max(begin - iterations.steady.start, 0) / max(iterations.time_ns, 1), MAX_LEAD)
+    return min(int(price.steady / (iterations.counted - lead)), iterations.time_ns)
 
 
-def _unprofiled_cost_per_iteration(analysis: Analysis, price: Price) -> int | None:
+def _unprofiled_cost_per_iteration(analysis: Analysis, price: Price, begin: int) -> int | None:
     """Return the mean cost in an iteration without the profiler, at most the time of an iteration then."""
-    iterations, each = analysis.iterations, _cost_per_iteration(analysis, price)
+    iterations, each = analysis.iterations, _cost_per_iteration(analysis, price, begin)
     if isinstance(iterations, NotMeasured) or iterations.unprofiled is None or price.profiler is None or each is None:
         return None
     return min(each * (price.total - price.profiler) // max(price.total, 1), iterations.unprofiled.mean_ns)
