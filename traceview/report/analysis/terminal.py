@@ -29,6 +29,7 @@ from traceview.model.rows import CALLS
 from traceview.model.stacks import HostPlace
 from traceview.model.trace import Note
 from traceview.model.units import duration, durations, plain, quantity
+from traceview.pricing.base import fold_numbers
 from traceview.report.analysis.answer import (
     NO_GAIN_KNOWN,
     OUTSIDE_NOTES,
@@ -377,7 +378,10 @@ def _basis(analysis: Analysis) -> str:
     known = analysis.iterations
     if isinstance(known, NotMeasured):
         return ""
-    name = title_name(known.range) if known.source == "range" else "found without ranges"
+    # The iterations of another loop have another name.
+    others = {fold_numbers(each.name) for each in known.per_iteration} - {fold_numbers(known.range)}
+    names = (known.range, *others) if len(others) == 1 else (known.range,)
+    name = " and ".join(map(title_name, names)) if known.source == "range" else "found without ranges"
     why = f": {plain(known.skipped_why, 100)}" if known.skipped > MANY_SKIPPED else ""
     skipped = f", {known.skipped} skipped{why}" if known.skipped else ""
     counted = f"{quantity(known.counted, 'iteration')} ({name}{skipped})"
