@@ -141,3 +141,11 @@ def with_ascii_classes(pattern: str) -> str:
     for sign, own in ((r"\w", "[0-9A-Za-z_]"), (r"\d", "[0-9]"), (r"\b", r"(?-u:\b)")):
         pattern = pattern.replace(sign, own)
     return pattern
+
+
+NUMBER = re.compile(r"#?-?\d+(?![A-Za-z])")
+
+
+def fold_numbers(name: str) -> str:
+    """Return the name of a range with # for each number: `layer7` gives `layer#`, `h2d` stays."""
+    return NUMBER.sub("#", name)

@@ -5,7 +5,6 @@ A rule is a pure function that yields one FindingDraft for each finding, or a No
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
@@ -21,6 +20,7 @@ from traceview.measure.nvtx import Nesting, annotating_threads
 from traceview.measure.shared_work import codes_of
 from traceview.model.analysis import Analysis, DeviceUse, Gaps, HostUse, NotMeasured
 from traceview.model.findings import Place
+from traceview.model.names import fold_numbers as fold_numbers
 from traceview.model.program import Program
 from traceview.model.trace import Note, Trace, Window
 from traceview.normalise.codes import categories
@@ -31,7 +31,6 @@ from traceview.pricing.texts import Entry
 Keys = ParamSpec("Keys")
 Result = TypeVar("Result")
 Mask = NDArray[np.bool_]
-NUMBER = re.compile(r"#?-?\d+(?![A-Za-z])")
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,11 +290,6 @@ def once_per_capture(function: Callable[Concatenate[MeasuredCapture, Keys], Resu
         return cast("Result", capture.kept[key])
 
     return result_of
-
-
-def fold_numbers(name: str) -> str:
-    """Return the name of a range with # for each number: `layer7` gives `layer#`, `h2d` stays."""
-    return NUMBER.sub("#", name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,13 +23,12 @@ from traceview.model.analysis import (
 from traceview.model.columns import Table
 from traceview.model.composition import OUTSIDE, PROFILER, Composition, composition
 from traceview.model.findings import Finding
-from traceview.model.names import title_name
+from traceview.model.names import fold_numbers, title_name
 from traceview.model.program import program_words
 from traceview.model.rows import CALLS
 from traceview.model.stacks import HostPlace
 from traceview.model.trace import Note
 from traceview.model.units import duration, durations, plain, quantity
-from traceview.pricing.base import fold_numbers
 from traceview.report.analysis.answer import (
     NO_GAIN_KNOWN,
     OUTSIDE_NOTES,
