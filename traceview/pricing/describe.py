@@ -32,7 +32,7 @@ from traceview.pricing.texts import PRICED, FindingTexts, texts_for
 
 MIN_LINE_SHARE, MIN_WAIT_SHARE = 0.1, 0.3  # share of the idle time from which a line or a call is named
 MOSTLY = 0.5
-MAX_LEAD = 0.95  # of an iteration; what is before its first GPU work
+MAX_LEAD = 0.95  # share of an iteration that is before its first GPU work
 MAX_GAPS = 30_000  # gaps of a finding that are looked at
 MOST_TIME = 0.9  # share of the idle time with which the longest gaps stand for all
 NOT_OF_THE_HOST = {"profiler", "queued", "unknown"}  # causes of idle time that no line of the program explains
