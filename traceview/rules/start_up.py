@@ -285,10 +285,10 @@ def _long_waits(device: GpuWork, calls: pl.DataFrame, is_long: Mask) -> tuple[Ti
 
 
 def _compiling(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> tuple[dict[str, int], Times]:
-    """Return the long gaps in which the host compiles or a library starts, and their `host` ns by what shows it.
+    """Return the long gaps in which the host compiles or a library starts, and the `host` ns of both.
 
-    A range shows it by its name. A call that links or loads a module shows that the host, or a thread or process that
-    it waited for, made this code before.
+    A range shows it by its name; its gap may be longer than the range. A call that links or loads a module shows that
+    the host, or a thread or process that it waited for, made this code before.
     """
     host = device.gaps.frame["host"].to_numpy()
     gaps = np.flatnonzero((device.gap_end - device.gap_start > MAX_SHORT_GAP) & (host > 0))
@@ -300,11 +300,11 @@ def _compiling(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> tupl
     loads, starts = (np.searchsorted(each, end) - np.searchsorted(each, start) for each in both)
     if starts.sum() <= ONE_TIME * (calls.libraries >= calls.work.start).sum():  # libraries that call it in a loop
         starts[:] = 0
-    keys = [f"`{name}`" for name in names] + [COMPILATION, LIBRARIES]
-    which = np.where(in_range, which, len(names) + (loads == 0))
     chosen = in_range | (loads + starts > 0)
-    ns = np.bincount(which[chosen], host[gaps[chosen]], minlength=len(keys)).astype(np.int64).tolist()
-    return {name: own for name, own in zip(keys, ns, strict=True) if own}, gaps[chosen]
+    compiles = (in_range | (loads > 0))[chosen]
+    ns = host[gaps[chosen]]
+    sums = {COMPILATION: int(ns[compiles].sum()), LIBRARIES: int(ns[~compiles].sum())}
+    return {name: own for name, own in sums.items() if own}, gaps[chosen]
 
 
 def _words(ns: Mapping[str, int], host: int = 0, in_host: str = "in host code") -> str:
