@@ -301,9 +301,13 @@ def test_time_before_the_loop_is_a_note_or_with_the_whole_window_a_finding() -> 
 def test_time_without_gpu_work_before_the_loop_is_start_up() -> None:
     """It is in a capture of nsys alone: a trace of torch.profiler begins in the middle of a run."""
     trace = loop_after((700 * MS, 701 * MS, "compute"), [(0, 600 * MS, "memory", 0)])
-    (note,) = notes(trace, outside_iterations)
-    assert note.id == "start_up"
-    assert note.text == "Start-up takes 1.00 s of the run of 1.05 s. It is not shown; --whole includes it"
+    note, rest = notes(trace, outside_iterations)
+    assert (note.id, rest.id) == ("start_up", "before_loop")
+    assert note.text == "Start-up takes 700 ms of the run of 1.05 s. It is not shown; --whole includes it"
+    assert rest.text.startswith("300 ms of the run of 1.05 s lie before the counted iterations. ")
+    first_copy = loop_after((700 * MS, 701 * MS, "copy"), [(0, 600 * MS, "memory", 0)])
+    (note,) = notes(first_copy, outside_iterations)
+    assert note.text.startswith("Start-up takes 1.00 s of")  # until the first kernel
     (note,) = notes(replace(trace, info=replace(trace.info, profiler="torch.profiler")), outside_iterations)
     assert note.id == "before_loop"
 
