@@ -16,14 +16,14 @@ from tests.made_trace import made_trace
 from traceview.errors import RequestError
 from traceview.model.analysis import Analysis, Iterations
 from traceview.model.trace import KINDS, MEMORIES, Trace
-from traceview.model.whatif import WhatIf
+from traceview.model.whatif import Prediction, WhatIf
 from traceview.pipeline import analyze as analyze_capture
 from traceview.replay.build import build
 from traceview.replay.changes.base import launching_calls
 from traceview.replay.changes.copies import pin
 from traceview.replay.changes.kernels import shorter_compute
 from traceview.replay.graph import WAIT, DependencyGraph
-from traceview.replay.prediction import predict, whatif
+from traceview.replay.prediction import changes_of_run, predict, whatif
 from traceview.replay.select import Selection, select
 
 # Runs under the profiler, so that predictions are exact.
@@ -233,3 +233,13 @@ def test_host_that_polls_waits_for_kernels(late: int, saved: int) -> None:
     trace = made_trace(work, calls, [(at, at + step, f"step {number}", 0) for number, at in enumerate(begins)])
     prediction = predict(analyze(trace), [], more=[shorter_compute(3000 * US)])
     assert prediction.iteration_ns == pytest.approx(step - saved, abs=US)
+
+
+@pytest.mark.parametrize(("size", "gains"), [(4, True), (1 << 16, False)])
+def test_arrays_that_the_host_reads_are_awaited(size: int, gains: bool) -> None:
+    """`kmeans` of round 15: the host computes the next centers from what it reads; a loss can be read later."""
+    trace = loop(5 * US, kind="d2h", memory="pageable", size=size, rest=300)
+    change = changes_of_run(analyze(trace))
+    assert change is not None
+    prediction = change.prediction("sync")
+    assert isinstance(prediction, Prediction) == gains

@@ -282,7 +282,7 @@ def describe(analysis: Analysis, draft: FindingDraft, texts: FindingTexts, price
     place = name_place(analysis.trace.evidence, draft.claims, details.host, whole)
     texts = texts.at_known_place() if place.where else texts
     at_place = place.remedy if "known" in texts.templates else ""
-    begin = draft.device.steady.start if price.gaps else 0  # all GPU work of the iterations is inside
+    begin = draft.device.steady.start if price.gaps else None  # all GPU work of the iterations is inside
     is_hidden = draft.once and price.share <= MOSTLY  # a longer run hides it
     return Finding(
         id=draft.id,
@@ -310,20 +310,21 @@ def describe(analysis: Analysis, draft: FindingDraft, texts: FindingTexts, price
     )
 
 
-def _cost_per_iteration(analysis: Analysis, price: Price, begin: int) -> int | None:
+def _cost_per_iteration(analysis: Analysis, price: Price, begin: int | None) -> int | None:
     """Return the mean cost in an iteration, at most the time of an iteration; None without iterations or cost.
 
     `begin` is the start of the time that has the price: the GPU's first work, so that what the first iteration does
-    before it has none.
+    before it has none. None stands for the iterations.
     """
     iterations = analysis.iterations
     if isinstance(iterations, NotMeasured) or not iterations.counted or not price.steady:
         return None
-    lead = min(max(begin - iterations.steady.start, 0) / max(iterations.time_ns, 1), MAX_LEAD)
+    before = 0 if begin is None else max(begin - iterations.steady.start, 0)
+    lead = min(before / max(iterations.time_ns, 1), MAX_LEAD)
     return min(int(price.steady / (iterations.counted - lead)), iterations.time_ns)
 
 
-def _unprofiled_cost_per_iteration(analysis: Analysis, price: Price, begin: int) -> int | None:
+def _unprofiled_cost_per_iteration(analysis: Analysis, price: Price, begin: int | None) -> int | None:
     """Return the mean cost in an iteration without the profiler, at most the time of an iteration then."""
     iterations, each = analysis.iterations, _cost_per_iteration(analysis, price, begin)
     if isinstance(iterations, NotMeasured) or iterations.unprofiled is None or price.profiler is None or each is None:

@@ -320,6 +320,7 @@ def build(trace: Trace, selection: Selection) -> DependencyGraph:
     facts = machine_facts(trace, calls, ops)._replace(
         overhead=overhead_share,
         same_launches=_same_launches(trace, ops, selection),
+        managed=bool(names_match(trace.api["name"], ALLOCATES_MANAGED).any()),
         graphed=_graphed_share(trace, calls, ops),
     )
     host, first_calls = host_edges(trace, calls, ops)
@@ -332,6 +333,7 @@ def build(trace: Trace, selection: Selection) -> DependencyGraph:
     return DependencyGraph(calls, ops, edges, release, selection.first, selection.last, facts, [])
 
 
+ALLOCATES_MANAGED = "^(?:cuda|hip)MallocManaged|^cuMemAllocManaged"
 LARGE_COPY = 1_000_000  # bytes: the time of a larger copy is determined by its rate
 SHORT_GAP = 5_000  # ns: a longer gap between operations is a wait, not the hardware's own gap
 MIN_SAMPLES = 10

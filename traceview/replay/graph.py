@@ -132,6 +132,7 @@ class MachineFacts(NamedTuple):
     gpu: str = ""  # model name
     overhead: float = 0.0  # share of the modelled time that the profiler itself takes
     sms: int = 0  # SMs of the GPU; 0 if unknown
+    managed: bool = False  # whether memory that the host and the GPU share is allocated
     graphed: float = 0.0  # share of the compute that CUDA graphs launch
     same_launches: float = 1.0  # share of the kernels that each modelled iteration launches with the same grid
 

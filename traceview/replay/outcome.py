@@ -205,10 +205,12 @@ def least_time(model: RunModel, changed: DependencyGraph) -> int:
         beyond = max(model.measured - model.base.per_iteration, 0)  # host time of iterations that are not modelled
         least = model.measured - int(before.weight[touched].sum()) // counted - beyond
     scale = min(model.measured / max(model.base.per_iteration, 1), 1.0)
-    stays = (
+    stays = [
         changed.with_weight(np.where(touched | np.isin(after.kind, side), 0, after.weight)) for side in (HOST, GPU)
-    )
-    return int((1 - BELOW) * max([1, least, *(int(scale * replay(graph).per_iteration) for graph in stays)]))
+    ]
+    gpu, host = (int(scale * replay(graph).per_iteration) for graph in stays)
+    # The host may work on managed memory that the GPU has written: then neither runs beside the other.
+    return int((1 - BELOW) * max(1, least, gpu + host if changed.facts.managed else max(gpu, host)))
 
 
 def _touched_edges(graph: DependencyGraph, changed: DependencyGraph) -> Mask:

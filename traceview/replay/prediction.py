@@ -22,7 +22,7 @@ from traceview.model.whatif import Combinations, NotApplicable, Prediction, What
 from traceview.pricing.speedups import SPEEDUPS
 from traceview.replay.build import build
 from traceview.replay.changes import CHANGES, compute_changes, faster
-from traceview.replay.changes.base import EFFORTS, GraphChange, gain_rank
+from traceview.replay.changes.base import EFFORTS, H2D, GraphChange, gain_rank
 from traceview.replay.changes.copies import PIN, PIN_HERE, PREFETCH, pageable_copies
 from traceview.replay.changes.host import LOADING
 from traceview.replay.constants import CAPTURE_NOISE
@@ -176,7 +176,9 @@ class Changes:
         """
         if LOADING.name not in self.known or not self.model.waits_for_loader:
             return None
-        for copies in (PIN.name, PREFETCH.name):
+        ops = self.model.graph.operations
+        pinning = (PIN.name,) if (pageable_copies(self.model.graph) & (ops.kind == H2D)).any() else ()
+        for copies in (*pinning, PREFETCH.name):
             alone = [self.prediction(name) for name in (copies, LOADING.name)]
             both = self.together((copies, LOADING.name))
             if isinstance(both, Prediction) and all(isinstance(each, Prediction) for each in alone):

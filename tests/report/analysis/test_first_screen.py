@@ -171,7 +171,7 @@ def test_links_lead_to_parts_in_sight(browser: Browser, tmp_path: Path, name: st
                 page.evaluate("scrollTo(0, 0)")
                 page.press(key)
                 page.page.locator(f"nav a[href='#{part}']").click()
-                page.page.wait_for_function(f"!({COVERED})('{part}')")
+                page.page.wait_for_function(f"() => !({COVERED})('{part}')")
                 assert part != "whatif" or page.evaluate(BOX) == "INPUT"
             if width > 1100:
                 bottom = page.evaluate("document.getElementById('timeline').getBoundingClientRect().bottom")
@@ -180,7 +180,7 @@ def test_links_lead_to_parts_in_sight(browser: Browser, tmp_path: Path, name: st
         page.page.goto("about:blank")  # the page itself writes its address, which would interrupt a change of it
         page.page.goto(address + "#kernels")
         page.page.wait_for_selector("html[data-ready]", state="attached")
-        page.page.wait_for_function(f"!({COVERED})('kernels')")
+        page.page.wait_for_function(f"() => !({COVERED})('kernels')")
 
 
 HIDDEN_TEXT = """() => [...document.querySelectorAll("#answer-title, .card > .goto, .card > p, .card summary")]

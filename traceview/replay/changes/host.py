@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceview.replay.changes.base import COMPUTE, D2H, LARGE_COPY, GraphChange, launching_calls
+from traceview.measure.loading import MIN_BATCH
+from traceview.replay.changes.base import COMPUTE, D2H, GraphChange, launching_calls
 from traceview.replay.constants import EVENT_CALL, LOADING_LEFT, READING
 from traceview.replay.graph import CALL, GAP, WAIT, Codes, DependencyGraph, Mask
 
@@ -47,7 +48,7 @@ def synchronize_less(graph: DependencyGraph) -> DependencyGraph | str:
     """Return the graph with the waits of only every EVERYth iteration."""
     calls = graph.calls
     reads = _reading_calls(graph)
-    waits = (calls.sync | (reads & calls.blocking)) & (calls.iteration >= 0)
+    waits = ((calls.sync & ~_need_arrays(graph)) | (reads & calls.blocking)) & (calls.iteration >= 0)
     per = np.bincount(calls.iteration[waits], minlength=1)
     if np.count_nonzero(per) * 2 <= graph.counted:
         return "the host does not wait for the GPU in most iterations"
@@ -71,10 +72,18 @@ def synchronize_less(graph: DependencyGraph) -> DependencyGraph | str:
 
 
 def _reading_calls(graph: DependencyGraph) -> Mask:
-    """Return the mask of calls that copy a small value to the host."""
-    ops = graph.operations
+    """Return the mask of calls that copy a value to the host; an array is input of what the host does next."""
+    return launching_calls(graph, (graph.operations.kind == D2H) & (graph.operations.size < MIN_BATCH))
+
+
+def _need_arrays(graph: DependencyGraph) -> Mask:
+    """Return the mask of calls that wait for a copy of an array to the host, which works on it next."""
+    ops, edges = graph.operations, graph.edges
+    waits = np.flatnonzero((edges.kind == WAIT) & (edges.target // 2 < len(graph.calls.row)))
+    source = graph.operations_at(edges.source[waits])
+    arrays = (source >= 0) & (ops.kind[source] == D2H) & (ops.size[source] >= MIN_BATCH)
     mask = np.zeros(len(graph.calls.row), np.bool_)
-    mask[ops.call[(ops.kind == D2H) & (ops.size < LARGE_COPY) & (ops.call >= 0)]] = True
+    mask[edges.target[waits[arrays]] // 2] = True
     return mask
 
 
