@@ -219,6 +219,20 @@ def test_rare_synchronization_has_no_finding() -> None:
     assert findings(made_trace(work, calls), synchronize) == ()
 
 
+def test_allocation_after_a_wait_has_all_its_idle_time() -> None:
+    """The wait and the allocation share the cost by their lengths (`bgk2d` of round 16)."""
+    calls, work = [], []
+    for begin in range(0, 60 * MS, 6 * MS):
+        calls += [
+            (begin, begin, "api", 0),
+            (begin, begin + 5 * MS, "sync", 0),
+            (begin + 5 * MS, begin + 6 * MS, "memory", 0),
+        ]
+        work.append((begin, begin + 5 * MS, "compute", 0, len(calls) - 3))
+    (finding,) = findings(made_trace(work, calls, iterations(10, 6 * MS)), allocation, slow_calls)
+    assert (finding.id, finding.cost_ns) == ("allocation", 9 * MS)
+
+
 def test_allocation_in_the_loop() -> None:
     work, calls = [], []
     for step in range(10):

@@ -114,7 +114,7 @@ def allocation(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDra
     Remedy: allocate before the loop and let the caching allocator keep its memory.
 
     Claims the idle cause `memory` of the steady gaps (of all gaps in a capture without iterations) and the restart gaps
-    of the calls, at most the cost of implicitly synchronizing calls. A call that only queues its work, such as
+    of the calls, at most the cost of the waits that the calls are part of. A call that only queues its work, such as
     cudaMallocAsync, costs at most its length.
     """
     calls = _memory_calls(capture, device.process_ids, device.steady)
@@ -132,8 +132,8 @@ def allocation(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDra
     }
     length = calls["end"] - calls["start"]
     pinned = int(length.filter(names_match(calls["name"], PINS)).sum()) > MOSTLY * int(length.sum())
-    implicit = calls_of_device(capture, device, "implicit_sync")
-    restarts = restart_claim(device, implicit.filter(pl.col("api").is_in(calls["row"].implode())))
+    own, cost = _calls_and_cost(capture, device, calls)
+    restarts = restart_claim(device, own)
     queued = calls.filter(~pl.col("implicit"))
     yield FindingDraft(
         "allocation",
@@ -141,9 +141,20 @@ def allocation(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDra
         (GapClaim(("memory",), device.steady_gaps), restarts),
         values,
         "locked" if other else "pinned" if pinned else "",
-        at_most=total_cost(implicit) + int((queued["end"] - queued["start"]).sum()),
+        at_most=cost + int((queued["end"] - queued["start"]).sum()),
         same_everywhere=True,
     )
+
+
+def _calls_and_cost(capture: MeasuredCapture, device: GpuWork, calls: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+    """Return the blocking calls (rows of SyncUse.frame) among memory calls, and the cost of the waits they are part of.
+
+    A wait shares its cost among all its calls by how long they block, however idle the GPU is in each.
+    """
+    implicit = calls_of_device(capture, device, "implicit_sync")
+    own = implicit.filter(pl.col("api").is_in(calls["row"].implode()))
+    every = (implicit, calls_of_device(capture, device, "sync"))
+    return own, sum(total_cost(each.filter(pl.col("wait").is_in(own["wait"].implode()))) for each in every)
 
 
 def _on_waiting_threads(device: GpuWork, calls: pl.DataFrame) -> bool:
