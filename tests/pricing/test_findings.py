@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
+from tests.build_export import Call, Gpu, Kernel, Nvtx, build_export
 from tests.captures import analyzed, sample
+from traceview import analyze
 from traceview.pricing.describe import PricedFinding, join_devices
 from traceview.report.analysis import document
 from traceview.report.analysis.terminal import render
@@ -36,3 +39,17 @@ def test_places_stay_apart_unless_the_remedy_is_the_same_everywhere() -> None:
     assert len(list(join_devices([PricedFinding(one, "1 ms lost", False) for one in pair]))) == 2
     (joined,) = join_devices([PricedFinding(one, "1 ms lost", True) for one in pair])
     assert [joined.device, *(other.device for other in joined.others)] == ["GPU 0", "GPU 1"]
+
+
+def test_gpu_without_work_in_the_iterations_has_no_finding_per_iteration(tmp_path: Path) -> None:
+    """The worker of a service computes before and after the loop of the main process (`streamer` of round 16)."""
+    ms = 1_000_000
+    steps, others = range(10 * ms, 210 * ms, 10 * ms), (ms, 300 * ms)
+    starts = [*((at, 10) for at in steps), *((at, 11) for at in others)]
+    kernels = [Kernel(at, at + 3 * ms, correlation=row, process=process) for row, (at, process) in enumerate(starts, 1)]
+    calls = [Call(at - 1000, at - 10, correlation=row, process=process) for row, (at, process) in enumerate(starts, 1)]
+    ranges = [Nvtx(at - 2000, at + 9 * ms, f"step {number}") for number, at in enumerate(steps)]
+    gpus = [Gpu(), Gpu(1, device=1)]
+    analysis = analyze(build_export(tmp_path / "made.sqlite", kernels=kernels, api=calls, nvtx=ranges, gpus=gpus))
+    assert [device.id for device in analysis.devices] == ["GPU 0 (process 10)", "GPU 0 (process 11)"]
+    assert {finding.device for finding in analysis.findings if not finding.once} == {"GPU 0 (process 10)"}

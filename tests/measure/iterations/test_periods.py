@@ -17,7 +17,7 @@ from tests.captures import H200, PUBLIC, SAMPLES, analyzed, sample, shared
 from tests.made_trace import made_trace
 from tests.measure.iterations.whole_trace import measure_iterations
 from traceview.measure.iterations.launches import LaunchSequence, launch_sequence
-from traceview.measure.iterations.periods import Period, find_loops, find_periods
+from traceview.measure.iterations.periods import Period, _content, find_loops, find_periods
 from traceview.model.analysis import Iterations, NotMeasured
 from traceview.model.trace import Trace
 from traceview.pipeline import open_trace
@@ -235,6 +235,16 @@ def test_program_that_runs_once_has_no_period(symbols: list[int]) -> None:
 def test_copies_alone_are_no_iterations() -> None:
     sequence = made_sequence([1] * 50)
     assert find_periods(replace(sequence, computes=np.zeros(50, np.bool_)))[0] is None
+
+
+def test_copies_that_begin_as_steps_do_are_not_typical() -> None:
+    """Ten uploads of weights, and four steps that upload their input and compute (`ddim` of round 16)."""
+    step = [0, 1, 2, 3, 4]
+    sequence = made_sequence([0] * 10 + step * 4)
+    sequence = replace(sequence, computes=sequence.symbol != 0)
+    first = np.array([*range(10), *range(10, 30, 5)])
+    content = _content(sequence, first, np.append(first[1:], 30), len(step))
+    assert content.tolist() == [0.2] * 10 + [1.0] * 4
 
 
 def test_long_run_is_searched_from_its_middle() -> None:

@@ -61,6 +61,15 @@ def test_devices_have_a_bar_each() -> None:
     assert_fits(text, 100)
 
 
+def test_processes_that_may_share_a_gpu_are_not_counted_as_gpus() -> None:
+    """Both see GPU 0, and the export has no table of the physical GPU (`streamer` and `tealeaf` of round 16)."""
+    analysis = made_analysis(devices=2)
+    shared = tuple(replace(use, id=f"GPU 0 (process {at})") for at, use in enumerate(analysis.devices))
+    first, *_ = render_brief(replace(analysis, devices=shared), Screen(100)).splitlines()
+    assert first.endswith(" · NVIDIA H200")
+    assert render_brief(analysis, Screen(100)).splitlines()[0].endswith(" · 2 x NVIDIA H200")
+
+
 def test_only_notes_that_matter_are_shown() -> None:
     notes = (
         Note("no_nvtx", "no NVTX ranges: put some", ("nvtx",)),

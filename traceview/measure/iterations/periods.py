@@ -145,7 +145,7 @@ def _cut_into_iterations(sequence: LaunchSequence, level: PeriodLevel) -> Period
     pauses = np.concatenate([np.zeros(1, np.int64), sequence.pauses()])
     first = _starts_after_pause(len(sequence.symbol), hashes, places, level.length, pauses)
     last = np.append(first[1:], min(int(first[-1]) + level.length, len(sequence.symbol)))
-    whole = _content(sequence.symbol, first, last) >= MIN_WHOLE
+    whole = _content(sequence, first, last, level.length) >= MIN_WHOLE
     own = _without_strays(first[whole], last[whole], level.length)
     first, last = first[whole][own], last[whole][own]
     done = np.roll(sequence.begin[first] - pauses[first], -1)
@@ -363,11 +363,18 @@ def _begin_patterns(values: Patterns, size: int, anchors: Times, length: int, pa
     return _Begins(size, by_pause[middle] >> PATTERN_SHIFT, by_pause[middle] & limit, by_back[middle] & limit)
 
 
-def _content(symbol: NDArray[np.int64], first: Times, last: Times) -> NDArray[np.float64]:
-    """Return the share of the typical repetition's launches that each repetition has."""
-    length = last - first
+def _content(sequence: LaunchSequence, first: Times, last: Times, usual: int) -> NDArray[np.float64]:
+    """Return the share of the typical repetition's launches that each repetition has.
+
+    The typical one has the median length; if it computes nothing, the one with `usual` launches: most repetitions are
+    then copies of weights, which begin as each step does.
+    """
+    symbol, length = sequence.symbol, last - first
     middle = np.argsort(np.abs(np.arange(len(length)) - len(length) // 2), kind="stable")
-    typical = int(middle[np.argmin(np.abs(length - np.median(length))[middle])])
+    for wanted_length in (np.median(length), usual):
+        typical = int(middle[np.argmin(np.abs(length - wanted_length)[middle])])
+        if sequence.computes[first[typical] : last[typical]].any():
+            break
     kinds, wanted = np.unique(symbol[first[typical] : last[typical]], return_counts=True)
     number = np.full(int(symbol.max()) + 1, len(kinds))
     number[kinds] = np.arange(len(kinds))
