@@ -132,6 +132,7 @@ def normalise(capture: RawCapture) -> Trace:
             operations,
             info.profiler == raw.TORCH_PROFILER,
             devices.frame["name"].to_list(),
+            categories(api["name"]),
         ),
         evidence=host_evidence(
             *(tables, threads, ranges, scopes, stacked),

@@ -156,9 +156,13 @@ IN_PYTHON = ("pytorch", "jax", "triton", "tensorflow", *ARRAYS)
 
 
 def find_program(
-    names: ProgramNames, operations: pl.DataFrame, is_torch_trace: bool, devices: Sequence[str | None] = ("",)
+    names: ProgramNames,
+    operations: pl.DataFrame,
+    is_torch_trace: bool,
+    devices: Sequence[str | None] = ("",),
+    calls: Iterable[str] = (),
 ) -> Program:
-    """Return the kind of the program that made a capture of GPUs with these names."""
+    """Return the kind of the program that made a capture of GPUs and API calls with these names."""
     signs, weak = {"pytorch": TORCH_TRACE} if is_torch_trace else {}, set[str]()
     for mark in framework_marks():
         if (mark.framework not in signs or mark.framework in weak) and names.matching(mark).len():
@@ -190,7 +194,7 @@ def find_program(
         communicates="mpi" in signs or len(devices) > 1 or bool(communicates(names.kernels, names.kernels).any()),
         attention=any(series.str.contains(ATTENTION).any() for series in (names.kernels, names.ranges)),
         layers=_has_layers(kind, names),
-        nvidia=not any("AMD" in (name or "") for name in devices),
+        nvidia=not (any("AMD" in (name or "") for name in devices) or any(name.startswith("hip") for name in calls)),
     )
 
 
