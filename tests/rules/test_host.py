@@ -70,6 +70,16 @@ def test_awaited_launch_costs_its_latency_too() -> None:
     assert [(finding.id, finding.cost_ns) for finding in result] == [("launch_bound", 199 * 15 * US)]
 
 
+def test_latency_of_a_launch_after_a_wait_is_no_gap_between_launched_operations() -> None:
+    """`bfs` of round 16: the host waits for each kernel, then launches the next."""
+    calls, work = [], []
+    for begin in range(0, 200 * 20 * US, 20 * US):
+        calls += [(begin, begin + 6 * US, "api", 0), (begin + 6 * US, begin + 17 * US, "sync", 0)]
+        work.append((begin + 8 * US, begin + 15 * US, "compute", 0, len(calls) - 2))
+    result = findings(made_trace(work, calls), launch_bound, queued_work)
+    assert [(finding.id, finding.cost_ns) for finding in result] == [("launch_bound", 199 * (3 + 6 + 2) * US)]
+
+
 def test_gap_between_launched_operations_is_not_latency_of_launches() -> None:
     work = [(40 * US * at, 40 * US * at + 5 * US, "compute", 0, at) for at in range(200)]
     calls = [(40 * US * at - 32 * US, 40 * US * at - 30 * US, "api", 0) for at in range(200)]

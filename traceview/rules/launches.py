@@ -43,9 +43,8 @@ def launch_bound(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingD
     µs is one or two operations. In a longer gap the host does something else. Short gaps must take 5% of a stretch:
     next to kernels of milliseconds they are 1 or 2% of the time, and cheaper launches do not help.
 
-    Claims the idle causes `launch`, `api` and `host` of the short steady gaps in dense stretches. From each gap without
-    a synchronization it also claims up to 5 µs of `queued`: a launch that the GPU waits for reaches it some µs after
-    the call returns.
+    Claims the idle causes `launch`, `api` and `host` of the short steady gaps in dense stretches. From each of them it
+    also claims up to 5 µs of `queued`: a launch that the GPU waits for reaches it some µs after the call returns.
     """
     rows, ns = short_waits(device)
     # Only stretches with gaps: with a damaged timestamp the window can last a century.
@@ -57,7 +56,6 @@ def launch_bound(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingD
         return
     dense = np.repeat(is_dense, count)
     gaps, ns = rows[dense], ns[dense]
-    late = gaps[device.gaps.frame["sync"].to_numpy()[gaps] == 0]
     median = float(np.median(device.activity.end - device.activity.start))
     values = {
         "median": duration(median),
@@ -68,7 +66,7 @@ def launch_bound(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingD
     yield FindingDraft(
         "launch_bound",
         device,
-        (GapClaim(LAUNCH_CAUSES, gaps), GapClaim(("queued",), late, np.full(len(late), MAX_LATENCY))),
+        (GapClaim(LAUNCH_CAUSES, gaps), GapClaim(("queued",), gaps, np.full(len(gaps), MAX_LATENCY))),
         values,
         between(capture.trace, device, gaps),
         min_gaps=MIN_GAPS,

@@ -42,12 +42,14 @@ def queued_work(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDr
     Remedy: fewer operations or fewer dependencies; for long gaps, a search for what holds the GPU.
 
     Claims the idle cause `queued` that is left, in gaps longer than the hardware needs. Short gaps count only where
-    they take 5% of the time: then the kernels are too small.
+    they take 5% of the time: then the kernels are too small. After a launch call that returns inside the gap, up to 20
+    µs are the latency of the launch (`launch_bound`).
     """
     queued, changes = (device.gaps.frame[name].to_numpy() for name in ("queued", "changes"))
     other_process, other_stream = changes == CHANGES.index("process"), changes == CHANGES.index("stream")
     late = (queued > MAX_HARDWARE_GAP) & ~other_process
-    lost = queued > 0
+    launched = queued + device.gaps.frame["profiler"].to_numpy() == device.gap_end - device.gap_start
+    lost = (queued > 0) & (launched | late | other_process | other_stream)
     short = lost & (queued <= HARDWARE_GAP)
     if queued[short].sum() < MIN_SHORT_SHARE * device.window.length:
         lost &= ~short
