@@ -156,12 +156,12 @@ def test_remedy_where_no_graph_applies() -> None:
 
 
 def test_time_outside_the_iterations_that_is_most_of_the_run_comes_first() -> None:
-    """The answer calls it start-up if no GPU works yet for most of it, and its notes do not say it again."""
+    """If no GPU works yet for most of it, the answer calls that start-up, and its notes do not say it again."""
     starts = [1000 * MS + step * 40 * MS for step in range(10)]
     ranges = [(start, start + 40 * MS, f"step {start}", 0) for start in starts]
     loop = [(start, start + 39 * MS, "compute", 0, None) for start in starts]
     for first, words in (
-        (900 * MS, "Start-up takes 1.00 s of the run of 1.40 s."),
+        (900 * MS, "Start-up takes 900 ms of the run of 1.40 s."),
         (1 * MS, "1.00 s of the run of 1.40 s lie outside the counted iterations."),
     ):
         trace = made_trace([(first, first + MS, "compute", 0, None), *loop], [(0, 20 * MS, "memory", 0)], ranges)

@@ -84,6 +84,11 @@ def test_launches_with_few_blocks_are_counted() -> None:
     mixed = replace(trace, shapes=shapes, operations=trace.operations.with_columns(shape.alias("shape")))
     assert findings(trace, small_grids)[0].title.startswith("expand runs 1 block on")
     assert findings(mixed, small_grids)[0].title.startswith("3 of 4 launches of expand run 1 block on")
+    # A launch too short to count has the grid, too (`bfs` of round 16).
+    end = pl.when(pl.int_range(pl.len()) == 1).then(pl.col("start") + 5000).otherwise(pl.col("end"))
+    (finding,) = findings(replace(trace, operations=trace.operations.with_columns(end=end)), small_grids)
+    assert finding.title.startswith("expand runs 1 block on") and "takes 3.01 ms in 4 launches, 100%" in finding.advice
+    assert finding.cost_ns == pytest.approx(3 * MS * 131 // 132, abs=4)
 
 
 @pytest.mark.parametrize(

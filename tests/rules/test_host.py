@@ -325,9 +325,13 @@ def test_time_before_the_loop_is_a_note_or_with_the_whole_window_a_finding() -> 
 def test_time_without_gpu_work_before_the_loop_is_start_up() -> None:
     """It is in a capture of nsys alone: a trace of torch.profiler begins in the middle of a run."""
     trace = loop_after((700 * MS, 701 * MS, "compute"), [(0, 600 * MS, "memory", 0)])
-    (note,) = notes(trace, outside_iterations)
-    assert note.id == "start_up"
-    assert note.text == "Start-up takes 1.00 s of the run of 1.05 s. It is not shown; --whole includes it"
+    note, rest = notes(trace, outside_iterations)
+    assert (note.id, rest.id) == ("start_up", "before_loop")
+    assert note.text == "Start-up takes 700 ms of the run of 1.05 s. It is not shown; --whole includes it"
+    assert rest.text.startswith("300 ms of the run of 1.05 s lie before the counted iterations. ")
+    first_copy = loop_after((700 * MS, 701 * MS, "copy"), [(0, 600 * MS, "memory", 0)])
+    (note,) = notes(first_copy, outside_iterations)
+    assert note.text.startswith("Start-up takes 1.00 s of")  # until the first kernel
     (note,) = notes(replace(trace, info=replace(trace.info, profiler="torch.profiler")), outside_iterations)
     assert note.id == "before_loop"
 
@@ -567,16 +571,22 @@ def test_less_than_a_thousandth_has_no_finding() -> None:
     assert findings(made_trace(work), unknown_launch) == ()
 
 
-def loading_loop(size: int, read_back: int, kind: str = "pytorch") -> Trace:
-    """Ten steps of 10 ms: a pause of 7 ms, a copy of `size` bytes to the GPU, a kernel, a copy back of `read_back`."""
+def loading_loop(size: int, read_back: int, kind: str = "pytorch", *, kernel_first: bool = False) -> Trace:
+    """Ten steps of 10 ms: a pause of 7 ms, a copy of `size` bytes to the GPU, a kernel, a copy back of `read_back`.
+
+    With `kernel_first`, a kernel of 1 us runs 0.2 ms before the copy to the GPU.
+    """
+    one_step = [(7 * MS, MS, "copy"), (8 * MS, MS, "compute"), (9 * MS, MS, "copy")]
+    if kernel_first:
+        one_step.insert(0, (7 * MS - 200 * US, 2 * US, "compute"))
     work, calls = [], []
     for step in range(10):
         begin, first = step * 10 * MS, len(calls)
-        for at, (start, work_class) in enumerate(((7 * MS, "copy"), (8 * MS, "compute"), (9 * MS, "copy"))):
+        for at, (start, length, work_class) in enumerate(one_step):
             calls.append((begin + start, begin + start + US, "api", 0))
-            work.append((begin + start + US, begin + start + MS, work_class, 0, first + at))
+            work.append((begin + start + US, begin + start + length, work_class, 0, first + at))
     trace = made_trace(work, calls, iterations(10, 10 * MS))
-    kinds, sizes = ["h2d", None, "d2h"] * 10, [size, 0, read_back] * 10
+    kinds, sizes = ([None] * kernel_first + ["h2d", None, "d2h"]) * 10, ([0] * kernel_first + [size, 0, read_back]) * 10
     own = [pl.Series("kind", kinds, dtype=pl.Enum(KINDS)), pl.Series("bytes", sizes, dtype=pl.Int64)]
     return replace(trace, operations=trace.operations.with_columns(own), program=Program(kind, (kind,)))
 
@@ -587,6 +597,12 @@ def test_wait_before_the_copies_of_batches_is_data_loading() -> None:
     assert [finding.id for finding in first] == ["data_loading", "host_bound", "host_bound"]
     assert first[0].cost_ns == 9 * 7 * MS and "for batches that are not ready" in first[0].title
     assert first[0].change == "load"
+
+
+def test_copy_in_the_middle_of_a_step_is_no_batch() -> None:
+    """The wait ends with a kernel: the host did something else, as building a plan for a new shape."""
+    first = findings(loading_loop(10_000, 4, kernel_first=True), host_bound)[0]
+    assert (first.id, first.change) == ("host_bound", "")
 
 
 def test_wait_before_input_of_a_program_without_a_model_is_work_of_the_host() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traceview.intervals import Times, rows_by_code, values_at
+from traceview.measure.activity import COMPUTE
 from traceview.measure.shared_work import codes_of, launch_rows
 from traceview.model.trace import KINDS, Trace
 
@@ -22,7 +23,10 @@ H2D, D2H = KINDS.index("h2d"), KINDS.index("d2h")
 
 
 class BatchCopies(NamedTuple):
-    """The calls that copy a batch to the GPU, in the order of time: row of Trace.threads, start and bytes."""
+    """The calls that may copy a batch to the GPU, and those that launch compute, in the order of time.
+
+    `thread` is a row of Trace.threads, and `size` the bytes that a call copies, 0 for compute.
+    """
 
     thread: Times
     start: Times
@@ -30,19 +34,20 @@ class BatchCopies(NamedTuple):
 
     @classmethod
     def from_trace(cls, trace: Trace) -> BatchCopies:
-        """Find the calls that copy MIN_BATCH bytes or more."""
+        """Find the calls that copy MIN_BATCH bytes or more, or launch compute."""
         launch, size = launch_rows(trace.operations), trace.operations["bytes"].to_numpy()
-        kind = codes_of(trace.operations, "kind")
-        rows = np.flatnonzero((kind == H2D) & (size >= MIN_BATCH) & (launch >= 0))
+        copies = (codes_of(trace.operations, "kind") == H2D) & (size >= MIN_BATCH)
+        rows = np.flatnonzero((copies | (codes_of(trace.operations, "class") == COMPUTE)) & (launch >= 0))
         calls, first = np.unique(launch[rows], return_index=True)
         thread, start = (trace.api[name].to_numpy()[calls].astype(np.int64) for name in ("thread", "start"))
-        return cls(thread, start, size[rows[first]])
+        return cls(thread, start, np.where(copies, size, 0)[rows[first]])
 
     def bytes_after(self, thread: Times, moments: Times, waits: Times) -> Times:
         """Return the bytes of the batch that each thread copies soon after a wait, 0 for none.
 
         `moments` are the ends of the waits and `waits` their ns. A batch follows a wait if its copy starts within SOON
-        of the wait after its end.
+        of the wait after its end, before compute is launched: what is copied after that belongs to a later part of the
+        iteration.
         """
         sizes = np.zeros(len(moments), np.int64)
         known, copies_of = np.flatnonzero(thread >= 0), dict(rows_by_code(self.thread))

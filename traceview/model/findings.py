@@ -11,6 +11,7 @@ def gaining_part(low_ns: int, high_ns: int) -> float:
     return 1.0 if low_ns >= 0 else max(high_ns, 0) / (high_ns - low_ns)
 
 
+OF_PROCESS = " (process "  # in the id of a device whose ordinal other processes have too (Trace.devices)
 MIN_GAIN = 0.02  # share of an iteration; captures of one program differ by as much
 
 
@@ -145,8 +146,14 @@ class Finding:
 
     @property
     def device_words(self) -> str | None:
-        """The device, or the number of devices: "GPU 0", "4 GPUs"; None if it belongs to no device."""
-        return f"{len(self.by_device)} GPUs" if self.others else self.device
+        """The device, or the number of devices: "GPU 0", "4 GPUs"; None if it belongs to no device.
+
+        Devices that are known by their processes may be one GPU: "2 processes".
+        """
+        if not self.others:
+            return self.device
+        shared = any(OF_PROCESS in (each.device or "") for each in self.by_device)
+        return f"{len(self.by_device)} {'processes' if shared else 'GPUs'}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,8 +147,11 @@ def _grant_in_order(
     Empties `drafts`, whose claims are long.
     """
     uses = {use.device: use for use in analysis.devices}
+    idle = _idle_devices(capture)
     while drafts:
         rule, draft = drafts.pop(0)
+        if draft.device.row in idle and not draft.of_run:
+            continue
         ledger = ledgers[draft.device.row]
         grant = ledger.grant(draft.claims, draft.at_most)
         price = Price.from_grant(analysis, uses[draft.device.row], draft, grant)
@@ -161,6 +164,12 @@ def _grant_in_order(
             yield GrantedDraft(draft, grant, price, texts)
         elif texts is not None:
             notes.append((rule, Note(draft.id, f"{texts['title']}. {texts['advice']}")))
+
+
+def _idle_devices(capture: MeasuredCapture) -> frozenset[int]:
+    """Return the devices without work in the counted iterations, if others have some: no iteration waits for them."""
+    idle = frozenset(device.row for device in capture.devices if device.use.busy_ns == 0)
+    return idle if capture.counted and len(idle) < len(capture.devices) else frozenset()
 
 
 def _described(analysis: Analysis, granted: GrantedDraft, host_idle: HostIdle | None) -> PricedFinding:

@@ -187,8 +187,8 @@ def _time_outside(analysis: Analysis) -> Iterator[str]:
     if not isinstance(analysis.iterations, Iterations) or outside is None or leads or analysis.whole:
         return
     run, before = analysis.run.length, outside.before.length
-    if outside.starts_up and before > MOSTLY * run:
-        yield f"Start-up takes {duration(before)} of the run of {duration(run)}."
+    if outside.start_up and before > MOSTLY * run:
+        yield f"Start-up takes {duration(outside.start_up.length)} of the run of {duration(run)}."
     elif (both := before + outside.after.length) > MOSTLY * run:
         yield f"{duration(both)} of the run of {duration(run)} lie outside the counted iterations."
 

@@ -126,12 +126,13 @@ def small_grids(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDr
         return
     each = np.nan_to_num(kernels.shapes.blocks / kernels.sms, nan=1.0)  # by row of Trace.shapes
     tiled = kernels.shapes.where(IS_TILED)
-    idle, long = _idle_share(each), (kernels.ns >= MIN_NS) & ~_are_cooperative(capture, device)
+    idle, splits = _idle_share(each), ~_are_cooperative(capture, device)
     for kind, chosen in (("small_grid", each < 1), ("tail_wave", tiled & (each > 1))):
-        rows = np.flatnonzero((chosen & (idle >= MIN_IDLE))[kernels.shape] & long)
+        every = np.flatnonzero((chosen & (idle >= MIN_IDLE))[kernels.shape] & splits)
+        rows = every[kernels.ns[every] >= MIN_NS]
         if kernels.ns[rows].sum() >= MIN_SHARE_OF_COMPUTE * max(device.use.compute_ns, 1):
             claim = KernelClaim(kernels.places[rows], idle[kernels.shape[rows]])
-            values = _grid_values(kernels, kind, rows)
+            values = _grid_values(kernels, kind, rows, every)
             yield FindingDraft(kind, device, (claim,), values, "library" if values["library"] else "")
 
 
@@ -147,23 +148,22 @@ def _idle_share(each: Any) -> Any:
     return 1 - each / np.maximum(np.ceil(each), 1)
 
 
-def _grid_values(kernels: KernelSequence, kind: str, rows: Times) -> dict[str, object]:
-    """Return the values of the kernels, by number of blocks and label, that leave most SM time idle."""
-    shape, ns = kernels.shape[rows], kernels.ns[rows]
-    launches, sums = np.bincount(shape), np.bincount(shape, weights=ns).astype(np.int64)
-    used = np.flatnonzero(launches)
-    kinds = kernels.shapes.kinds.select("label", pl.col("library").fill_null(""))[used]
-    figures = {"blocks": kernels.shapes.blocks[used].astype(np.int64), "ns": sums[used], "launches": launches[used]}
-    grids = kinds.with_columns(**figures).group_by("blocks", "label", "library").agg(pl.col("ns", "launches").sum())
+def _grid_values(kernels: KernelSequence, kind: str, rows: Times, every: Times) -> dict[str, object]:
+    """Return the values of the kernel that leaves most SM time idle with one number of blocks.
+
+    `rows` are the kernels whose time counts. The figures of the one that is named are of all its launches among
+    `every`, the short ones too.
+    """
+    grids = _grids(kernels, rows)
     loss = grids["ns"].to_numpy() * _idle_share(grids["blocks"].to_numpy() / kernels.sms)
     # Equal losses are ordered by text, so that the result does not depend on the order of kernels.
     _, label, library = max(grids.filter(loss == loss.max()).select("blocks", "label", "library").rows(), key=_text)
-    of_label = grids.filter(pl.col("label") == label)
+    of_label = _grids(kernels, every).filter(pl.col("label") == label)
     total, count = map(int, of_label.select(pl.col("ns", "launches").sum()).row(0))
     return {
         "label": title_name(label),
         "who": _launches_words(kernels, label, count),
-        "others": f" and other kernels have {SHAPES[kind]}" if len(of_label) < len(grids) else "",
+        "others": f" and other kernels have {SHAPES[kind]}" if (grids["label"] != label).any() else "",
         "library": library,
         "blocks": _blocks_words(of_label["blocks"].to_list()),
         "sms": kernels.sms,
@@ -171,6 +171,16 @@ def _grid_values(kernels: KernelSequence, kind: str, rows: Times) -> dict[str, o
         "launches": quantity(count, "launch", "launches"),
         "kernel_share": share(total, int(kernels.ns.sum())),
     }
+
+
+def _grids(kernels: KernelSequence, rows: Times) -> pl.DataFrame:
+    """Return the ns and launches of some kernels by number of blocks, label and library ("" for none)."""
+    shape = kernels.shape[rows]
+    launches, sums = np.bincount(shape), np.bincount(shape, weights=kernels.ns[rows]).astype(np.int64)
+    used = np.flatnonzero(launches)
+    kinds = kernels.shapes.kinds.select("label", pl.col("library").fill_null(""))[used]
+    figures = {"blocks": kernels.shapes.blocks[used].astype(np.int64), "ns": sums[used], "launches": launches[used]}
+    return kinds.with_columns(**figures).group_by("blocks", "label", "library").agg(pl.col("ns", "launches").sum())
 
 
 def _text(values: tuple[object, ...]) -> str:

@@ -375,13 +375,13 @@ def outside_iterations(capture: MeasuredCapture, device: GpuWork) -> Iterator[Fi
 class TimeOutside(NamedTuple):
     """The time of the run before and after the counted iterations of all GPUs.
 
-    `starts_up` says whether the first is start-up: for more than half of it, no GPU works yet. A trace of
-    torch.profiler begins in the middle of a run.
+    `start_up` is the part of the first up to the first kernel, None if a GPU works for half of the first or longer. A
+    trace of torch.profiler begins in the middle of a run, and has none.
     """
 
     before: Window
     after: Window
-    starts_up: bool
+    start_up: Window | None
 
 
 def time_outside(analysis: Analysis) -> TimeOutside | None:
@@ -391,8 +391,10 @@ def time_outside(analysis: Analysis) -> TimeOutside | None:
     if begin >= end:
         return None
     before, first_work = Window(run.start, begin), min(use.window.start for use in analysis.devices)
-    idle = first_work - run.start > ONE_TIME * before.length
-    return TimeOutside(before, Window(end, run.end), idle and analysis.info.profiler != TORCH_PROFILER)
+    starts_up = first_work - run.start > ONE_TIME * before.length and analysis.info.profiler != TORCH_PROFILER
+    is_early = pl.col("start").is_between(first_work, begin) & pl.col("class").is_in(("compute", "communication"))
+    first_kernel: int = analysis.trace.operations.filter(is_early)["start"].min() or begin  # type: ignore[assignment]
+    return TimeOutside(before, Window(end, run.end), Window(run.start, first_kernel) if starts_up else None)
 
 
 def _notes_outside(capture: MeasuredCapture) -> Iterator[Note]:
@@ -400,20 +402,23 @@ def _notes_outside(capture: MeasuredCapture) -> Iterator[Note]:
     outside, run = time_outside(capture.analysis), capture.analysis.run
     if outside is None:
         return
-    for where, window in (("before", outside.before), ("after", outside.after)):
-        if window.length < MIN_OUTSIDE * run.length:
+    least, before = MIN_OUTSIDE * run.length, outside.before
+    if (start := outside.start_up) is not None:
+        if before.length >= least:
+            part = f"{duration(start.length)} of the run of {duration(run.length)}"
+            yield Note("start_up", f"Start-up takes {part}. It is not shown; --whole includes it")
+        before = Window(start.end, before.end)
+    for where, window in (("before", before), ("after", outside.after)):
+        if window.length < least:
             continue
-        part, mostly = f"{duration(window.length)} of the run of {duration(run.length)}", ""
-        starts_up = where == "before" and outside.starts_up
-        if name := "" if starts_up else _range_of(capture.trace, window):
+        mostly = ""
+        if name := _range_of(capture.trace, window):
             mostly = f", mostly in `{title_name(name)}`"
         elif _copying(capture.trace, window) > ONE_TIME * window.length:
             mostly = ", mostly in copies"
-        if starts_up:
-            yield Note("start_up", f"Start-up takes {part}{mostly}. It is not shown; --whole includes it")
-        else:
-            text = f"{part} lie {where} the counted iterations{mostly}. They are not shown; --whole includes them"
-            yield Note(f"{where}_loop", text)
+        part = f"{duration(window.length)} of the run of {duration(run.length)}"
+        text = f"{part} lie {where} the counted iterations{mostly}. They are not shown; --whole includes them"
+        yield Note(f"{where}_loop", text)
 
 
 def _range_of(trace: Trace, window: Window) -> str:

@@ -229,6 +229,25 @@ def test_iterations_up_to_one_that_compiles_are_warm_up(at: int, loads: str, ski
     assert (found.skipped_why == "the last compiles or loads kernels") == bool(skipped)
 
 
+@pytest.mark.parametrize(("late", "skipped"), [((0,), 2), ((0, 9), 1), ((6,), 0)])
+def test_iterations_that_the_gpu_begins_after_a_set_up_are_warm_up(late: tuple[int, ...], skipped: int) -> None:
+    """The host sets something up for 0.4 ms at the end of a step, so that the GPU takes long for the next one.
+
+    `nccl_poisson` of round 16: the first AllReduce connects the ranks.
+    """
+    calls, work, ranges, now, done = [], [], [], 0, 0
+    for step in range(20):
+        length = 400_000 if step in late else 1000
+        calls.append((now, now + 100, "api", 0))
+        ranges.append((now, now + length, f"step {step}", 0))
+        done = max(done, now) + 10_000
+        work.append((done - 10_000, done, "compute", 0, step))
+        now += length
+    found = measure_iterations(made_trace(work, calls, ranges))
+    assert isinstance(found, Iterations)
+    assert found.skipped == skipped
+
+
 @pytest.mark.parametrize("skip", [4, 400, -1])
 def test_skip_must_leave_an_iteration(skip: int) -> None:
     with pytest.raises(RequestError, match=rf"made\.sqlite.*--skip {skip}"):

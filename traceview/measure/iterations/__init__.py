@@ -120,6 +120,7 @@ WARM_UP_PERIOD = Fraction(7, 5)
 # ten times their median deviation above it.
 MIN_ALIKE, MIN_OUTLIER, OUTLIER_SPREADS = 4, 1.1, 10
 MAX_WARM_UP = 3  # periods; a quarter of all periods, if that is more
+SET_UP = 10  # times the median; what only the first iterations take occurs once
 UNPROVEN = 0.5  # confidence in ranges that no GPU work proves
 # Repetitions of a few launches, and share of the run, of calls outside a loop: `tinydl_tests` of round 12 has six unit
 # tests in 1% of its run.
@@ -194,6 +195,8 @@ def locate_iterations(
     where = _with_warm_up(trace, _iterations_in(where, kept), skip)
     until = end_of_launches(where.start, where.end)
     work = IterationLaunches.from_trace(whole, where.process, where.start, until, devices)
+    if skip is None:
+        where = _with_set_up(where, work)
     return LocatedIterations(_up_to_last_work(where, work), work, lost)
 
 
@@ -218,6 +221,21 @@ def _with_warm_up(trace: Trace, where: IterationRanges, skip: int | None) -> Ite
         early = compiles[(compiles >= skipped) & (2 * (compiles + 1) <= len(where.start[first]))]
         if len(early):
             skipped, why = int(early[-1]) + 1, "the last compiles or loads kernels"
+    return where._replace(skipped=skipped, why=why)
+
+
+def _with_set_up(where: IterationRanges, work: IterationLaunches) -> IterationRanges:
+    """Return the iterations with leading ones skipped as well that the GPU begins late, while something is set up.
+
+    The host of an earlier iteration may do that, as for the connections of a library's first collective. These few take
+    more than SET_UP times the median, and the others of the loop less than half as long.
+    """
+    own = LocatedIterations(where, work).times.lengths[: (where.first_loop or len(where.start)) - where.skipped]
+    count = int((own > SET_UP * np.median(own)).sum()) if len(own) else 0
+    if not 0 < count <= MAX_WARM_UP or own[:count].min() <= 2 * own[count:].max():
+        return where
+    skipped = where.skipped + count
+    why = f"{_first_words(skipped)} set up what takes more than {SET_UP} times the median"
     return where._replace(skipped=skipped, why=why)
 
 

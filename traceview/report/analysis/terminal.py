@@ -22,7 +22,7 @@ from traceview.model.analysis import (
 )
 from traceview.model.columns import Table
 from traceview.model.composition import OUTSIDE, PROFILER, Composition, composition
-from traceview.model.findings import Finding
+from traceview.model.findings import OF_PROCESS, Finding
 from traceview.model.names import fold_numbers, title_name
 from traceview.model.program import program_words
 from traceview.model.rows import CALLS
@@ -363,9 +363,10 @@ def render_brief(analysis: Analysis, screen: Screen = PLAIN, *, top: int | None 
 
 
 def _brief_heading(analysis: Analysis) -> str:
-    """Return the capture, the profiler, the kind of program and the GPUs."""
+    """Return the capture, the profiler, the kind of program and the GPUs; devices known by process may be one GPU."""
     names = Counter(plain(device.name, 40) for device in analysis.devices if device.name)
-    gpus = [name if count == 1 else f"{count} x {name}" for name, count in names.items()]
+    shared = any(OF_PROCESS in device.id for device in analysis.devices)
+    gpus = [name if count == 1 or shared else f"{count} x {name}" for name, count in names.items()]
     return " · ".join([heading(analysis), *gpus])
 
 
