@@ -49,7 +49,7 @@ def queued_work(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDr
     other_process, other_stream = changes == CHANGES.index("process"), changes == CHANGES.index("stream")
     late = (queued > MAX_HARDWARE_GAP) & ~other_process
     launched = queued + device.gaps.frame["profiler"].to_numpy() == device.gap_end - device.gap_start
-    lost = (queued > 0) & (launched | late | other_process | other_stream)
+    lost = (queued > 0) & (launched | late | other_process)
     short = lost & (queued <= HARDWARE_GAP)
     if queued[short].sum() < MIN_SHORT_SHARE * device.window.length:
         lost &= ~short
