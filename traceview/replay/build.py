@@ -15,22 +15,19 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import Intervals, Times, clip, covered_length, length, rows_by_code, union
+from traceview.intervals import Intervals, Times, clip, covered_length, rows_by_code, union
 from traceview.measure.exposure import queued_time
 from traceview.measure.kernels import launch_sizes, sm_limits
 from traceview.measure.loading import MIN_LOADING, BatchCopies, is_input
 from traceview.measure.shared_work import launch_rows
-from traceview.model.peaks import pinned_rate
-from traceview.model.trace import CLASSES, KINDS, MEMORIES, ROLES, Trace, names_load_data, names_match
+from traceview.model.trace import KINDS, ROLES, Trace, names_load_data, names_match
 from traceview.replay.constants import (
     ASYNC_CALL,
-    KERNEL_GAP,
     LAUNCH_CALL,
-    LAUNCH_LATENCY,
     QUEUE_DEPTH,
-    STAGING_RATE,
     SYNC_RETURN,
 )
+from traceview.replay.facts import machine_facts, previous_in_group
 from traceview.replay.graph import (
     CALL,
     ENGINE,
@@ -315,14 +312,7 @@ def build(trace: Trace, selection: Selection) -> DependencyGraph:
     begin, end = int(selection.work.edges[selection.begin]), int(selection.work.edges[selection.last])
     calls = calls_of(trace, selection, begin, end)
     ops = operations_of(trace, selection, calls, begin)
-    overhead = union(trace.overhead["start"].to_numpy(), trace.overhead["end"].to_numpy())
-    overhead_share = length(clip(overhead, begin, end)) / max(end - begin, 1)
-    facts = machine_facts(trace, calls, ops)._replace(
-        overhead=overhead_share,
-        same_launches=_same_launches(trace, ops, selection),
-        managed=bool(names_match(trace.api["name"], ALLOCATES_MANAGED).any()),
-        graphed=_graphed_share(trace, calls, ops),
-    )
+    facts = machine_facts(trace, calls, ops, selection)
     host, first_calls = host_edges(trace, calls, ops)
     gpu, first_operations = gpu_edges(trace, calls, ops, facts)
     base = 2 * len(calls.row)
@@ -333,10 +323,6 @@ def build(trace: Trace, selection: Selection) -> DependencyGraph:
     return DependencyGraph(calls, ops, edges, release, selection.first, selection.last, facts, [])
 
 
-ALLOCATES_MANAGED = "^(?:cuda|hip)MallocManaged|^cuMemAllocManaged"
-LARGE_COPY = 1_000_000  # bytes: the time of a larger copy is determined by its rate
-SHORT_GAP = 5_000  # ns: a longer gap between operations is a wait, not the hardware's own gap
-MIN_SAMPLES = 10
 MAX_OWN_GAP = 200_000  # ns: a thread that launches nothing for longer after a wait has handed over to another thread
 
 
@@ -391,79 +377,6 @@ def _outer_calls(calls: GraphCalls, launch: Codes) -> Codes:
     return np.where(calls.row[place] == launch, place, -1) if len(calls.row) else np.full(len(launch), -1, np.int64)
 
 
-def machine_facts(trace: Trace, calls: GraphCalls, ops: Operations) -> MachineFacts:
-    """Measure the latencies and rates of the machine."""
-    before = _previous_in_group(ops.stream)
-    launched = ops.call >= 0
-    idle = ops.start - np.where(before >= 0, ops.end[before], NEVER)
-    since = ops.start - calls.start[ops.call] if len(calls.row) else idle
-    ended = np.where(launched, calls.end[ops.call], ops.start) if len(calls.row) else ops.start
-    # An operation that starts well after its launch returned waits only for the previous operation.
-    behind = (before >= 0) & (ops.start - ended > SHORT_GAP) & (idle >= 0) & (idle < SHORT_GAP) & (ops.kind < 0)
-    first = launched & (idle > 2 * SHORT_GAP) & (since < 10 * LAUNCH_LATENCY) & (ops.kind < 0)
-    gpu = trace.devices["name"][int(ops.device[0])] if len(ops.row) else ""
-    pinned, staged = (_copy_rate(trace, memory) for memory in ("pinned", "pageable"))
-    return MachineFacts(
-        _median_or(since[first], LAUNCH_LATENCY),
-        _median_or(idle[behind], KERNEL_GAP),
-        pinned or pinned_rate(gpu),
-        bool(pinned),
-        staged or STAGING_RATE,
-        gpu or "",
-        sms=int(trace.devices["sm_count"][int(ops.device[0])] or 0) if len(ops.row) else 0,
-    )
-
-
-def _graphed_share(trace: Trace, calls: GraphCalls, ops: Operations) -> float:
-    """Return the share of the compute that CUDA graphs launch."""
-    launches = names_match(trace.api["name"], "GraphLaunch")[calls.row]
-    computing = np.flatnonzero((ops.code == CLASSES.index("compute")) & (ops.call >= 0))
-    ns = (ops.end - ops.start)[computing]
-    return float(ns[launches[ops.call[computing]]].sum() / max(ns.sum(), 1))
-
-
-def _same_launches(trace: Trace, ops: Operations, selection: Selection) -> float:
-    """Return the share of the kernels that each iteration launches with the same shape, in the same place of a stream.
-
-    Iterations with another number of kernels than most have none of these.
-    """
-    kernels = np.flatnonzero(
-        (ops.code == CLASSES.index("compute")) & (ops.iteration >= selection.first) & (ops.call >= 0)
-    )
-    kernels = kernels[np.lexsort((ops.call[kernels], ops.stream[kernels], ops.iteration[kernels]))]
-    _, first, count = np.unique(ops.iteration[kernels], return_index=True, return_counts=True)
-    if len(count) < 2:
-        return 1.0
-    usual = int(np.bincount(count).argmax())
-    alike = first[count == usual]
-    shapes = trace.operations["shape"].to_numpy()[ops.row[kernels]][alike[:, None] + np.arange(usual)]
-    return float((shapes == shapes[0]).all(axis=0).mean() * len(alike) / len(count))
-
-
-def _median_or(values: Times, default: int) -> int:
-    return int(np.median(values)) if len(values) >= MIN_SAMPLES else default
-
-
-def _copy_rate(trace: Trace, memory: str) -> float:
-    """Return the median rate of large h2d copies from a kind of memory, in bytes/ns; 0 if there are none."""
-    copies = trace.operations.filter(
-        (pl.col("kind").to_physical() == KINDS.index("h2d"))
-        & (pl.col("memory").to_physical() == MEMORIES.index(memory))
-        & (pl.col("bytes") >= LARGE_COPY)
-    )
-    length = (copies["end"] - copies["start"]).to_numpy()
-    return float(np.median(copies["bytes"].to_numpy() / np.maximum(length, 1))) if len(copies) else 0.0
-
-
-def _previous_in_group(group: Codes) -> Codes:
-    """Return the previous row of the same group for each row; -1 for none."""
-    order = np.argsort(group, kind="stable")
-    previous = np.full(len(group), -1, np.int64)
-    same = group[order][1:] == group[order][:-1]
-    previous[order[1:][same]] = order[:-1][same]
-    return previous
-
-
 def gpu_edges(trace: Trace, calls: GraphCalls, ops: Operations, facts: MachineFacts) -> tuple[Edges, Codes]:
     """Return the edges into operations, and the operations without a predecessor."""
     base, rows = 2 * len(calls.row), np.arange(len(ops.row))
@@ -471,8 +384,8 @@ def gpu_edges(trace: Trace, calls: GraphCalls, ops: Operations, facts: MachineFa
     # Each direction and device has a copy engine. Other operations get a unique negative group.
     uses_engine = np.isin(ops.kind, [KINDS.index("h2d"), KINDS.index("d2h")])
     engine = np.where(uses_engine, ops.device * 16 + ops.kind, -1 - rows)
-    shared = _previous_in_group(engine)
-    before, event = _previous_in_group(ops.stream), _awaited_operations(trace, calls, ops)
+    shared = previous_in_group(engine)
+    before, event = previous_in_group(ops.stream), _awaited_operations(trace, calls, ops)
     shared = np.where(shared == before, -1, shared)
     sources = (2 * ops.call, *(base + 2 * other + 1 for other in (before, shared, event)))
     times = [launch, *(np.where(other >= 0, ops.end[other], NEVER) for other in (before, shared, event))]
