@@ -488,6 +488,7 @@ def test_pause_before_a_module_is_loaded_is_compilation() -> None:
 def test_range_that_compiles(name: str) -> None:
     assert COMPILES.search(name)
     assert not COMPILES.search("XlaModule:#hlo_module=step#") and not COMPILES.search("decompiled")
+    assert not COMPILES.search("Thunk:#name=jit(train)/while#")  # callbacks run in it
     assert not COMPILES.search("## Call CompiledFxGraph fx ##")  # it is compiled before
 
 

@@ -30,8 +30,8 @@ MIN_NAMED = 0.02  # share of a finding's calls; shorter ones are not named
 # The causes of idle time in which a call does work of its own. In the others it waits for the GPU, or copies.
 ACCOUNTS = (("memory",), ("launch", "api"))
 CASE = "first_work"
-COMPILES = re.compile(
-    r"(?<![A-Za-z])(?i:nvrtc|jit|compil(?!ed)\w*|dynamo_timed|autotun\w*|lazy_?(?:load|init)\w*)(?![A-Za-z])"
+COMPILES = re.compile(  # a Thunk of XLA runs what is compiled
+    r"^(?!Thunk:).*(?<![A-Za-z])(?i:nvrtc|jit|compil(?!ed)\w*|dynamo_timed|autotun\w*|lazy_?(?:load|init)\w*)(?![A-Za-z])"
     r"|^Xla(?:Compile|Pass|Emit|Optimize|Autotun)"
 )
 # What cuBLAS, cuDNN and other libraries call when they make a handle, and loops do not.

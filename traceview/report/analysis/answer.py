@@ -65,7 +65,7 @@ def iteration_line(iterations: Iterations | NotMeasured) -> str:
         else f"{name} in the launch sequence, confidence {confidence_word(iterations.confidence)}"
     )
     counted = iterations.count - iterations.skipped
-    skipped = f", {iterations.skipped} skipped" if iterations.skipped else ""
+    skipped = f", {iterations.skipped:,} skipped" if iterations.skipped else ""
     time = f"{duration(iterations.time_ns)}{unprofiled_words(iterations.unprofiled)}"
     if iterations.kinds:
         kinds = "; ".join(f"{kind.words} ({kind.differs})".removesuffix(" ()") for kind in iterations.kinds)

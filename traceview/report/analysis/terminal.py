@@ -300,7 +300,7 @@ def _host_states(use: DeviceFigures, columns: int) -> list[str]:
 
 
 def _iterations(iterations: Iterations, columns: int) -> list[str]:
-    skipped = f"; {iterations.skipped} skipped ({plain(iterations.skipped_why, 200)})" if iterations.skipped else ""
+    skipped = f"; {iterations.skipped:,} skipped ({plain(iterations.skipped_why, 200)})" if iterations.skipped else ""
     spreads = {name: iterations.spreads.get(f"{name}_ns") for name in ITERATION_FIGURES}
     name = plain(iterations.range, 200)
     origin = f"range {name}" if iterations.source == "range" else f"{name}, found without ranges"
@@ -383,7 +383,7 @@ def _basis(analysis: Analysis) -> str:
     names = (known.range, *others) if len(others) == 1 else (known.range,)
     name = " and ".join(map(title_name, names)) if known.source == "range" else "found without ranges"
     why = f": {plain(known.skipped_why, 100)}" if known.skipped > MANY_SKIPPED else ""
-    skipped = f", {known.skipped} skipped{why}" if known.skipped else ""
+    skipped = f", {known.skipped:,} skipped{why}" if known.skipped else ""
     counted = f"{quantity(known.counted, 'iteration')} ({name}{skipped})"
     base = duration(known.time_ns if known.unprofiled is None else known.unprofiled.mean_ns)
     usual = sum(kind.count * kind.usual_ns for kind in known.kinds)
