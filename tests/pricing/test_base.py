@@ -8,8 +8,8 @@ import pytest
 from tests.captures import analyzed, sample
 from tests.rules.helpers import rows_of
 from traceview import analyze
+from traceview.model.names import fold_numbers
 from traceview.model.trace import Window
-from traceview.pricing.base import fold_numbers
 
 
 @pytest.mark.parametrize("narrowed", [False, True])

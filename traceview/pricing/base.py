@@ -20,7 +20,7 @@ from traceview.measure.nvtx import Nesting, annotating_threads
 from traceview.measure.shared_work import codes_of
 from traceview.model.analysis import Analysis, DeviceUse, Gaps, HostUse, NotMeasured
 from traceview.model.findings import Place
-from traceview.model.names import fold_numbers as fold_numbers
+from traceview.model.names import fold_numbers
 from traceview.model.program import Program
 from traceview.model.trace import Note, Trace, Window
 from traceview.normalise.codes import categories

@@ -54,9 +54,8 @@ BACKWARD = r"(?i)backward"
 MAX_GAP_OF_CALLS = 50_000  # ns: a thread without calls for longer is waiting for another thread that calls meanwhile
 CLOCK_ERROR = 1_000  # ns: the maximum difference between the host's and the GPU's clock
 LONG_LAUNCH = 10 * LAUNCH_CALL  # ns: a launch call that takes longer has waited
-UNSEEN_WAIT = (
-    1_000_000  # ns: a thread can wait for longer in what no profiler records: it polls, or a callback wakes it
-)
+# ns: in a longer pause a thread may wait in what no profiler records: it polls, or a callback wakes it.
+UNSEEN_WAIT = 1_000_000
 MAX_TAIL = 0.05  # share of such a pause that is left after the end of the GPU's work
 MOSTLY = 0.5
 QUEUE_MARGIN = 100  # operations: a launch call has waited for room if the queue lacked at most this many

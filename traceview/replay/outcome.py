@@ -209,7 +209,7 @@ def least_time(model: RunModel, changed: DependencyGraph) -> int:
         changed.with_weight(np.where(touched | np.isin(after.kind, side), 0, after.weight)) for side in (HOST, GPU)
     ]
     gpu, host = (int(scale * replay(graph).per_iteration) for graph in stays)
-    # The host may work on managed memory that the GPU has written: then neither runs beside the other.
+    # With managed memory the host may need what the GPU has written, so that the two do not overlap.
     return int((1 - BELOW) * max(1, least, gpu + host if changed.facts.managed else max(gpu, host)))
 
 

@@ -25,10 +25,10 @@ DETAILS = re.compile(r"; |(?<=% of the time): ")  # what follows in a title is l
 
 def with_answer(analysis: Analysis) -> Analysis:
     """Return the analysis with its answer; its findings are in the order of their gains."""
-    if not analysis.devices:
-        text = " ".join([*first_sentences(analysis), "The capture has no GPU work."])
-        return replace(analysis, answer=Answer(text, "", analysis.answer.gain))
     before = [*first_sentences(analysis)]
+    if not analysis.devices:
+        text = " ".join([*before, "The capture has no GPU work."])
+        return replace(analysis, answer=Answer(text, "", analysis.answer.gain))
     rest = f"{_run(analysis)}."
     if not analysis.info.trust.lost_everything:
         # A shorter start of a run whose work failed gains nothing.

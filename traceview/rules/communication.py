@@ -151,15 +151,12 @@ def _mostly_waits(capture: MeasuredCapture, device: GpuWork) -> bool:
     The k-th collective of an iteration transfers as much in each one, so that what it takes beyond its shortest time
     is a wait: for a rank that is late, or for the network.
     """
-    if isinstance(capture.analysis.iterations, NotMeasured):
-        return False
-    begins = np.array([each.start_ns for each in capture.analysis.iterations.per_iteration])
     work, names = device.activity, device.column("name")
     members = np.flatnonzero(work.codes == COMMUNICATION)
     launch = launch_rows(capture.trace.operations)[work.rows[members]]
     members = members[launch >= 0]
     launched = capture.trace.api["start"].to_numpy()[launch[launch >= 0]]
-    iteration = np.searchsorted(begins, launched, side="right")  # 0: before the first
+    iteration = np.searchsorted(capture.iteration_starts, launched, side="right")  # 0: before the first
     counts = np.bincount(iteration, minlength=1)
     counts[0] = 0
     most = int(np.bincount(counts[counts > 0]).argmax()) if counts.any() else 0

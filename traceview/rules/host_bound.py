@@ -16,11 +16,11 @@ from traceview.measure.loading import MIN_LOADING, BatchCopies, is_input
 from traceview.measure.nvtx import without_library_ranges
 from traceview.measure.shared_work import codes_of, launch_rows
 from traceview.model.analysis import NotMeasured
-from traceview.model.names import loading_words
+from traceview.model.names import fold_numbers, loading_words
 from traceview.model.stacks import OP
 from traceview.model.trace import KINDS, Trace, names_load_data, names_match
 from traceview.model.units import duration
-from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture, fold_numbers, once_per_capture
+from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture, once_per_capture
 from traceview.pricing.ledger import GapClaim
 from traceview.rules.launches import MAX_SHORT_GAP
 

@@ -19,7 +19,7 @@ from traceview.model.names import title_name
 from traceview.model.rows import KernelUse
 from traceview.model.trace import names_match
 from traceview.model.units import duration, operations, quantity, share
-from traceview.pricing.base import HIGH_SHARE, FindingDraft, GpuWork, MeasuredCapture
+from traceview.pricing.base import HIGH_SHARE, FindingDraft, GpuWork, MeasuredCapture, once_per_capture
 from traceview.pricing.ledger import KernelClaim
 from traceview.pricing.speedups import FINDABLE, Estimate, Speedup
 from traceview.pricing.speedups.matrices import FP32_MATRIX, TF32_MATRIX
@@ -139,8 +139,14 @@ def small_grids(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDr
 def _are_cooperative(capture: MeasuredCapture, device: GpuWork) -> NDArray[np.bool_]:
     """Return which kernels of a device are launched cooperatively."""
     launch = launch_rows(capture.trace.operations)[device.activity.rows[device.kernels.places]]
-    cooperative = np.append(names_match(capture.trace.api["name"], "Cooperative"), False)
-    return cooperative[launch]
+    cooperative: NDArray[np.bool_] = _cooperative_calls(capture)[launch]
+    return cooperative
+
+
+@once_per_capture
+def _cooperative_calls(capture: MeasuredCapture) -> NDArray[np.bool_]:
+    """Return which rows of Trace.api launch cooperatively; the last entry stands for no call."""
+    return np.append(names_match(capture.trace.api["name"], "Cooperative"), False)
 
 
 def _idle_share(each: Any) -> Any:
@@ -211,7 +217,7 @@ ROUTINES = frozenset(
         *("sort_scan", "reduction", "random", "layout"),
     )
 )
-GROUPED = re.compile(r"(?i)moe|grouped|expert|_ogs")  # products of several experts at once have no plain routine
+GROUPED = re.compile(r"(?i)moe|grouped|expert|_ogs")  # no library has a plain routine for several experts
 FAMILY_WORDS = {
     "gemm": "matrix products",
     "convolution": "convolutions",

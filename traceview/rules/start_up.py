@@ -15,10 +15,10 @@ from traceview.measure.iterations.compilation import LOADS_CODE
 from traceview.measure.run import TORCH_PROFILER, WORKING_ROLES, ProgramCalls, longest_call, own_times
 from traceview.model.analysis import CAUSES, Analysis
 from traceview.model.findings import Place
-from traceview.model.names import title_name
+from traceview.model.names import fold_numbers, title_name
 from traceview.model.trace import Note, Trace, Window, enum_texts, names_load_data
 from traceview.model.units import duration
-from traceview.pricing.base import FindingDraft, GpuWork, Mask, MeasuredCapture, fold_numbers, once_per_capture
+from traceview.pricing.base import FindingDraft, GpuWork, Mask, MeasuredCapture, once_per_capture
 from traceview.pricing.ledger import GapClaim
 from traceview.pricing.texts import join_words
 from traceview.rules.launches import MAX_SHORT_GAP
@@ -180,7 +180,7 @@ def _ordinary(trace: Trace, before: Window) -> pl.DataFrame:
 
 
 def _host_in(ranges: pl.DataFrame, window: Window, calls: pl.DataFrame) -> int:
-    """Return the ns of a window in which ranges (start, end, in the order of time) are open, and none of some calls."""
+    """Return the ns of a window inside ranges (start, end; in the order of time) and outside of some calls."""
     opened, called = (union(*(each[name].to_numpy() for name in ("start", "end"))) for each in (ranges, calls))
     return length(subtract(clip(opened, window.start, window.end), called))
 

@@ -38,9 +38,8 @@ EMBEDDING_GRADIENT = r"compute_grad_weight|krn_partial|sum_and_scatter|embedding
 # Softmax of a loss over classes. The fifth parameter of softmax_warp_* says whether the logarithm is taken.
 LOSS = r"LogSoftMax|nll_loss|cross_entropy|softmax_warp_\w+<(?:[\w:]+, ){3}(?:\(int\))?\d+, (?:true|\(bool\)1)"
 CHOOSES = "(?i)multinomial|top_?k|argm(?:ax|in)|sampl"  # tokens or experts, after another softmax than attention's
-ACTIVATION = (
-    "leaky_relu|threshold_kernel|clamp_min|[gG]elu|silu_kernel|elu_kernel"  # before a softmax over a graph's edges
-)
+# Attention over a graph's edges applies one before its softmax.
+ACTIVATION = "leaky_relu|threshold_kernel|clamp_min|[gG]elu|silu_kernel|elu_kernel"
 ATTENTION_FAMILIES = ("softmax", "elementwise", "copy", "random")
 CAST = r"bfloat16_copy|float16_copy|unrolled_elementwise_kernel<.*direct_copy"
 CONCATENATION = r"CatArrayBatchedCopy"
