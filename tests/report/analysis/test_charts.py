@@ -19,6 +19,7 @@ from traceview.model.units import share
 from traceview.report.analysis.page import render
 
 OUTLINED = "(stage) => stage.data.flatMap(({ marker }) => marker.line.width).filter((width) => width > 1).length"
+DOWNLOAD_PAUSE = 110  # ms; Chromium silently drops what a page saves beyond ten downloads in a second
 PICTURE = "(stage) => ({ data: stage.data.map(({ name, x, y, z, type }) => ({ name, x, y, z, type })) })"
 
 
@@ -55,6 +56,7 @@ def goes_to(page: Opened, start: int, end: int) -> bool:
 def saved(page: Opened, button: Locator) -> tuple[str, bytes]:
     with page.page.expect_download() as waiting:
         button.click()
+    page.page.wait_for_timeout(DOWNLOAD_PAUSE)
     return waiting.value.suggested_filename, Path(waiting.value.path()).read_bytes()
 
 
