@@ -27,7 +27,7 @@ from traceview.model.analysis import (
     Unmatched,
 )
 from traceview.model.columns import Table
-from traceview.model.findings import Answer, Finding, Gain, Place
+from traceview.model.findings import Answer, Finding, Gain, Place, severity_from_share
 from traceview.model.rows import ApiTotal, CommunicationOverlap, CopyOverlap, RangeUse, SpeedOfLight, StreamUse
 from traceview.model.trace import Note, ReportInfo, Window
 
@@ -99,7 +99,7 @@ def _stream(names: str) -> StreamUse:
 def made_finding(number: int, device: str | None = "GPU 0", names: str = "") -> Finding:
     return Finding(
         id=f"finding_{number}",
-        severity=("high", "medium", "low")[min(number, 2)],
+        severity=severity_from_share((9 - number) / 100),
         title=f"finding number {number}{names}",
         evidence=(Place(f"the worst place{names}", 10, 20, device, 0, 0),),
         cost_ns=(9 - number) * MS,

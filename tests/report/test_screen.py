@@ -40,10 +40,10 @@ def test_colours_add_only_escapes(render: Callable[..., str], colours: int) -> N
     plain, coloured = render(made_analysis(), Screen(100)), render(made_analysis(), Screen(100, colours=colours))
     assert "\033[" not in plain
     assert ESCAPES.sub("", coloured) == plain
-    compute, high = ("5;25", "5;124") if colours == 256 else ("2;0;114;178", "2;179;38;30")
+    compute, medium = ("5;25", "5;94") if colours == 256 else ("2;0;114;178", "2;154;91;0")
     assert f"\033[38;{compute}m███" in coloured
     brief = render is terminal.render_brief  # its findings are in the order of their gains, without a severity
-    assert (f"   \033[38;{high}mhigh\033[0m" in coloured) != brief
+    assert (f"   \033[38;{medium}mmedium\033[0m" in coloured) != brief
 
 
 def test_colours_are_those_of_the_page() -> None:

@@ -12,7 +12,15 @@ def gaining_part(low_ns: int, high_ns: int) -> float:
 
 
 OF_PROCESS = " (process "  # in the id of a device whose ordinal other processes have too (Trace.devices)
+# Runs of an unchanged program differ by 3 to 15% of their wall time on a quiet H200. So a single run shows a loss of a
+# tenth, and the mean of several runs shows a loss of 3%.
+HIGH_SHARE, MEDIUM_SHARE = 0.10, 0.03
 MIN_GAIN = 0.02  # share of an iteration; captures of one program differ by as much
+
+
+def severity_from_share(share: float) -> str:
+    """Return high, medium or low for a share of the time that findings cover."""
+    return "high" if share >= HIGH_SHARE else "medium" if share >= MEDIUM_SHARE else "low"
 
 
 @dataclass(frozen=True, slots=True)

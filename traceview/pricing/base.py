@@ -346,11 +346,4 @@ class Rule:
     entries: Mapping[str, Entry] = field(default_factory=dict)
 
 
-# Runs of an unchanged program differ by 3 to 15% of their wall time on a quiet H200. So a single run shows a loss
-# of a tenth, the mean of several runs shows a loss of 3%, and no run shows a loss of a thousandth.
-HIGH_SHARE, MEDIUM_SHARE, MIN_SHARE = 0.10, 0.03, 0.001
-
-
-def severity_from_share(share: float) -> str:
-    """Return high, medium or low for a share of the time that findings cover."""
-    return "high" if share >= HIGH_SHARE else "medium" if share >= MEDIUM_SHARE else "low"
+MIN_SHARE = 0.001  # of the time; no run shows a smaller loss

@@ -19,13 +19,13 @@ from traceview.intervals import Times
 from traceview.measure.exposure import COMMUNICATION_WORK
 from traceview.model.analysis import Analysis, DeviceUse, Gaps, HostStates, Iterations, NotMeasured
 from traceview.model.catalogue import read_toml
-from traceview.model.findings import NO_GAIN, Finding, Place
+from traceview.model.findings import NO_GAIN, Finding, Place, severity_from_share
 from traceview.model.names import title_name, with_title_names
 from traceview.model.rows import SourceLine, place_text
 from traceview.model.stacks import SYSTEM_FUNCTION, SYSTEM_MODULE, HostEvidence, HostPlace
 from traceview.model.trace import Note
 from traceview.model.units import SIZES, TIMES, duration, quantity, share
-from traceview.pricing.base import MIN_SHARE, FindingDraft, GpuWork, severity_from_share
+from traceview.pricing.base import MIN_SHARE, FindingDraft, GpuWork
 from traceview.pricing.ledger import Claim, GapClaim, Grant, KernelClaim
 from traceview.pricing.packages import AnyRule, entry_of
 from traceview.pricing.texts import PRICED, FindingTexts, texts_for

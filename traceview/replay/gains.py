@@ -14,10 +14,9 @@ import numpy as np
 
 from traceview.measure.iterations.pace import pace_ns
 from traceview.model.analysis import Analysis, Iterations
-from traceview.model.findings import Finding, Gain
+from traceview.model.findings import HIGH_SHARE, MEDIUM_SHARE, Finding, Gain, severity_from_share
 from traceview.model.units import duration
 from traceview.model.whatif import Prediction
-from traceview.pricing.base import HIGH_SHARE, MEDIUM_SHARE, severity_from_share
 from traceview.pricing.describe import decisive_cost
 from traceview.replay.changes import shorter_compute
 from traceview.replay.changes.base import EFFORTS, gain_rank

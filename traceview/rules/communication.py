@@ -13,10 +13,11 @@ from traceview.measure.activity import COMMUNICATION
 from traceview.measure.exposure import COMMUNICATION_WORK
 from traceview.measure.shared_work import codes_of, launch_rows
 from traceview.model.analysis import NotMeasured
+from traceview.model.findings import MEDIUM_SHARE
 from traceview.model.rows import CommunicationOverlap
 from traceview.model.trace import SOURCES, Note
 from traceview.model.units import duration, quantity, share
-from traceview.pricing.base import MEDIUM_SHARE, FindingDraft, GpuWork, MeasuredCapture
+from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture
 from traceview.pricing.ledger import TimeClaim
 from traceview.pricing.texts import cause_values, join_words, lost_ns
 from traceview.rules.launches import LAUNCH_CAUSES, MAX_SHORT_GAP

@@ -15,11 +15,12 @@ from traceview.intervals import Rows, Times
 from traceview.measure.kernels.families import MATRIX
 from traceview.measure.shared_work import launch_rows
 from traceview.model.analysis import DeviceUse
+from traceview.model.findings import HIGH_SHARE
 from traceview.model.names import title_name
 from traceview.model.rows import KernelUse
 from traceview.model.trace import names_match
 from traceview.model.units import duration, operations, quantity, share
-from traceview.pricing.base import HIGH_SHARE, FindingDraft, GpuWork, MeasuredCapture, once_per_capture
+from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture, once_per_capture
 from traceview.pricing.ledger import KernelClaim
 from traceview.pricing.speedups import FINDABLE, Estimate, Speedup
 from traceview.pricing.speedups.matrices import FP32_MATRIX, TF32_MATRIX

@@ -15,7 +15,7 @@ from tests.captures import ALL, analyzed, sample, shared
 from tests.report.made_analysis import GAIN, MS, bare_analysis, made_analysis
 from traceview.model.findings import Answer, Gain
 from traceview.model.trace import Note
-from traceview.report.analysis.terminal import MIN_GAIN, brief_lines, render_brief
+from traceview.report.analysis.terminal import brief_lines, render_brief
 from traceview.report.screen import PAGE_LINES, Screen, width
 
 
@@ -118,7 +118,7 @@ def test_captures_fit(name: str) -> None:
         text = render_brief(analysis, Screen(columns))
         assert_fits(text, columns)
         numbers = re.findall(r"^(\d)\. ", text, re.MULTILINE)
-        large = [finding for finding in analysis.findings[1:] if finding.gain.fraction >= MIN_GAIN]
+        large = [finding for finding in analysis.findings[1:] if finding.severity != "low"]
         assert len(numbers) >= min(columns // 33, len(analysis.findings[:1]) + len(large)), (
             "the first findings are shown"
         )

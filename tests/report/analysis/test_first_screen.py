@@ -101,7 +101,7 @@ def test_parts_open_on_request(page: Opened) -> None:
 def test_gain_that_rounds_to_nothing_has_no_sign(browser: Browser, analysis: Analysis, tmp_path: Path) -> None:
     first, second, *_ = analysis.findings
     small = [
-        replace(one, gain=replace(one.gain, ns=1, low_ns=1, high_ns=1, source=source))
+        replace(one, gain=replace(one.gain, ns=1, low_ns=1, high_ns=1, source=source), severity="low")
         for one, source in ((first, "bound"), (second, "predicted"))
     ]
     html = render(inputs_of(replace(analysis, findings=tuple(small))))

@@ -79,7 +79,7 @@ def test_notes_are_short_in_the_summary() -> None:
 
 def test_three_findings_in_full_and_the_others_in_a_line() -> None:
     text = render(made_analysis(findings=5))
-    assert "1. finding number 0\n   high: at most 9.0%; it cost 9.00 ms, 1.23 µs per iteration\n" in text
+    assert "1. finding number 0\n   medium: at most 9.0%; it cost 9.00 ms, 1.23 µs per iteration\n" in text
     assert text.count("change number") == 3
     assert "     6.00 ms  finding number 3\n     5.00 ms  finding number 4\n" in text
 
@@ -99,7 +99,9 @@ def test_large_waits_of_unknown_gain_are_listed() -> None:
 
 def test_top_limits_the_lists() -> None:
     text = render(made_analysis(findings=9), top=4)
-    assert "and 5 more in the page and the JSON" in text
+    assert (
+        "and 4 more in the page and the JSON" in text
+    )  # of 7 from 3% on, and of 2 below, one each beside the first three
     assert "NVTX ranges (GPU projection) (first 4 of 12)" in text
     assert "range 3" in text and "range 4" not in text
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from traceview.model.analysis import Analysis, DeviceUse, Iterations, NotMeasured
 from traceview.model.composition import Composition
-from traceview.model.findings import Finding, Gain
+from traceview.model.findings import MEDIUM_SHARE, Finding, Gain
 from traceview.model.names import title_name
 from traceview.model.rows import SpeedOfLight
 from traceview.model.trace import Note
@@ -17,8 +17,7 @@ from traceview.report.screen import confidence_word, figure
 # Notes on the time outside the steady part, which the first lines state; the answer may state all of it.
 OUTSIDE_NOTES, OUTSIDE = ("start_up", "before_loop", "after_loop"), "lie outside the counted iterations."
 COUNTED = "in the counted iterations"  # assets/analysis/answer.js has the same words
-OF_ITERATIONS, NO_GAIN_KNOWN = "", "No gain is known, or it is less than 0.1%"
-LEAST_GAIN = 0.001  # share; a smaller gain is shown as "<0.1%"
+OF_ITERATIONS, LITTLE_GAIN = "", f"No gain is known, or it is less than {MEDIUM_SHARE:.0%}"
 RUN = "from the first CUDA call to the last"
 MOST_KNOWN = 0.95  # share of the time of matrix kernels; below it, the share of known FLOPs is stated
 PRECISION_NAMES = {"bf16": "bfloat16", "tf32": "TF32", "fp64": "FP64", "fp32": "FP32", "fp16": "FP16", "fp8": "FP8"}
@@ -133,7 +132,7 @@ def base_line(analysis: Analysis) -> str:
 def finding_lists(analysis: Analysis) -> dict[str, tuple[Finding, ...]]:
     """Return the findings by the time that their gains are parts of, with its words: lists in the order of the answer.
 
-    Findings whose gain is nothing or unknown are the last list, but for the one that leads the answer, and for waits of
+    Findings of low severity or unknown gain are the last list, but for the one that leads the answer, and for waits of
     unknown gain that take a fifth of the time, which the answer names. Findings of the run come before those of an
     iteration only if one of them leads.
     """
@@ -143,9 +142,9 @@ def finding_lists(analysis: Analysis) -> dict[str, tuple[Finding, ...]]:
         of_run = iterations and finding.once and not analysis.whole
         words = f"For the run, {duration(finding.gain.of_ns or base)}" if of_run else OF_ITERATIONS
         large = finding.claims == "waiting" and finding.decisive_fraction >= MIN_FAMILY
-        known = number == 0 or (large if finding.gain.source == "none" else finding.gain.fraction >= LEAST_GAIN)
-        lists.setdefault(words if known else NO_GAIN_KNOWN, []).append(finding)
-    last = {NO_GAIN_KNOWN: lists.pop(NO_GAIN_KNOWN, [])}
+        known = number == 0 or (large if finding.gain.source == "none" else finding.severity != "low")
+        lists.setdefault(words if known else LITTLE_GAIN, []).append(finding)
+    last = {LITTLE_GAIN: lists.pop(LITTLE_GAIN, [])}
     return {words: tuple(findings) for words, findings in (lists | last).items() if findings}
 
 

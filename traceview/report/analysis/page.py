@@ -29,7 +29,7 @@ from traceview.model.units import duration, plain
 from traceview.report.analysis.answer import (
     COUNTED,
     FAMILY_WORDS,
-    NO_GAIN_KNOWN,
+    LITTLE_GAIN,
     bar_words,
     basis_lines,
     finding_lists,
@@ -93,7 +93,7 @@ def _answer(analysis: Analysis, zero: int) -> Json:
         "answer": analysis.answer.text,
         "answer_basis": basis_lines(analysis),
         "findings": [
-            {**_finding(finding, zero), "list": words, "folded": words == NO_GAIN_KNOWN}
+            {**_finding(finding, zero), "list": words, "folded": words == LITTLE_GAIN}
             for words, findings in finding_lists(analysis).items()
             for finding in findings
         ],

@@ -30,7 +30,7 @@ from traceview.model.stacks import HostPlace
 from traceview.model.trace import Note
 from traceview.model.units import duration, durations, plain, quantity
 from traceview.report.analysis.answer import (
-    NO_GAIN_KNOWN,
+    LITTLE_GAIN,
     OUTSIDE_NOTES,
     bar_words,
     basis_lines,
@@ -327,7 +327,6 @@ def _iterations(iterations: Iterations, columns: int) -> list[str]:
 
 BRIEF_LINES, NARROW_LINES = 20, 24  # with the line that names the page; below 100 columns the texts wrap, below 80 more
 MAX_FINDINGS, MIN_FINDINGS = 5, 3
-MIN_GAIN = 0.01  # share; captures of a program differ by more, so only the first finding gains less
 MAX_DEVICES = 4
 MAX_NOTES = 2
 MANY_SKIPPED = 10  # iterations; of more, the summary says why
@@ -447,14 +446,13 @@ def _causes(whole: Composition, words: Mapping[str, str], columns: int) -> list[
 
 
 def _brief_findings(analysis: Analysis, columns: int) -> list[list[str]]:
-    """Return the lines of the largest findings with a known gain: each with its gain and remedy, by list."""
+    """Return the lines of the largest findings: each with its gain and remedy, by list."""
     several = len(analysis.devices) > 1
     shown: list[list[str]] = []
     numbers: dict[str, int] = {}  # remedy -> its first finding
-    lists = {words: findings for words, findings in finding_lists(analysis).items() if words != NO_GAIN_KNOWN}
+    lists = {words: findings for words, findings in finding_lists(analysis).items() if words != LITTLE_GAIN}
     headings = {findings[0]: words or "For an iteration" for words, findings in lists.items()} if len(lists) > 1 else {}
     ordered = [finding for findings in lists.values() for finding in findings]
-    ordered = [finding for finding in ordered if finding in ordered[:1] or not 0 < finding.gain.fraction < MIN_GAIN]
     for number, finding in enumerate(ordered[:MAX_FINDINGS], 1):
         same = numbers.setdefault(finding.remedy or finding.advice, number)
         title = f"{plain(finding.title, 600)}{device_words(finding, several)}"
