@@ -38,9 +38,23 @@ def test_device_that_loses_far_more_keeps_its_own_finding() -> None:
 def test_places_stay_apart_unless_the_remedy_is_the_same_everywhere() -> None:
     (finding, *_) = analyzed(sample("ddp2.sqlite")).findings
     pair = [replace(finding, device=f"GPU {at}", title=f"1 ms lost at line {name}()") for at, name in enumerate("ab")]
-    assert len(list(join_devices([PricedFinding(one, "1 ms lost", False) for one in pair]))) == 2
-    (joined,) = join_devices([PricedFinding(one, "1 ms lost", True) for one in pair])
+    assert len(list(join_devices([PricedFinding(one, False) for one in pair]))) == 2
+    (joined,) = join_devices([PricedFinding(one, True) for one in pair])
     assert [joined.device, *(other.device for other in joined.others)] == ["GPU 0", "GPU 1"]
+
+
+def test_run_starts_and_ends_once_whatever_it_costs_on_each_gpu() -> None:
+    (finding, *_) = analyzed(sample("ddp2.sqlite")).findings
+    words = ("Start-up takes 5.2 s: 4.9 s in host code", "Start-up takes 1.1 s: 1.1 s in cudaFree")
+    costs = (5_200_000_000, 1_100_000_000)
+    starts = [
+        replace(finding, id="start_up", device=f"GPU {at}", title=text, remedy=text, cost_ns=cost, once=True)
+        for at, (text, cost) in enumerate(zip(words, costs, strict=True))
+    ]
+    (joined,) = join_devices([PricedFinding(one, False) for one in starts])
+    assert (joined.title, joined.device_words) == (words[0], "2 GPUs")
+    outside = [each for each in analyze(sample("scenarios/p2p.sqlite"), whole=True).findings if "loop" in each.id]
+    assert [(each.id, each.device_words) for each in outside] == [("before_loop", "2 GPUs"), ("after_loop", "2 GPUs")]
 
 
 def test_gpu_without_work_in_the_iterations_has_no_finding_per_iteration(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def _described(analysis: Analysis, granted: GrantedDraft, host_idle: HostIdle | 
     places = () if draft.evidence else largest_places(analysis.trace, draft.device, grant, texts["place"])
     details = Details(places, _idle_host(host_idle, draft, grant), len(grant.computing) > 0)
     finding = describe(analysis, draft, texts, price, details)
-    return PricedFinding(finding, texts["title"], draft.same_everywhere)
+    return PricedFinding(finding, draft.same_everywhere)
 
 
 def _with_doubt(priced: PricedFinding, doubt: str | None) -> PricedFinding:

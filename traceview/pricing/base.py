@@ -308,7 +308,7 @@ class FindingDraft:
         min_ns: Drop the draft if it costs less.
         note_without_cost: If less than MIN_SHARE is granted, keep the draft as a note.
         evidence: Places to show; empty selects the places with the largest granted times.
-        same_everywhere: The remedy does not depend on the place: devices whose host was elsewhere share the finding.
+        same_everywhere: The remedy does not depend on place or calls: devices with one remedy share a finding.
         outside_ns: The time that it explains before the device's first work or after its last, which no account has.
         once: It occurs once in a run: it is first if it takes most of the run, and behind other findings elsewhere.
         of_run: The share is that of the run, also where findings cover the counted iterations.

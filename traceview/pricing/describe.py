@@ -342,24 +342,24 @@ def texts_of_draft(rule: AnyRule, draft: FindingDraft, analysis: Analysis, price
 
 
 class PricedFinding(NamedTuple):
-    """A finding with its title before the place of the host, and FindingDraft.same_everywhere."""
+    """A finding, and FindingDraft.same_everywhere."""
 
     finding: Finding
-    title: str
     same_everywhere: bool
 
 
 def join_devices(priced: Sequence[PricedFinding]) -> Iterator[Finding]:
     """Join findings that differ in the device and in figures alone, and cost at least ALIKE of the costliest one.
 
-    The place may differ too if the remedy is the same everywhere.
+    The words and the place may differ too if the remedy is the same everywhere. What occurs once in a run is one
+    finding, whatever it costs on each device: a run starts and ends once.
     """
     groups: dict[tuple[object, ...], list[Finding]] = {}
-    for finding, title, same_everywhere in priced:
+    for finding, same_everywhere in priced:
         place = finding.host and finding.host.stack and finding.host.stack[finding.host.own]
-        base: tuple[object, ...] = (finding.id, FIGURE.sub("#", finding.title), place)
-        if same_everywhere:
-            base = (finding.id, FIGURE.sub("#", title))
+        base: tuple[object, ...] = (finding.id, finding.once)
+        if not finding.once:
+            base += (finding.remedy,) if same_everywhere else (FIGURE.sub("#", finding.title), place)
         number = 0
         while not _joins(finding, groups.get((*base, number), ())):
             number += 1
@@ -372,7 +372,7 @@ def _joins(finding: Finding, group: Sequence[Finding]) -> bool:
     """Return whether a finding can join a group, whose first finding is the costliest."""
     if any(other.device == finding.device for other in group):
         return False
-    return not group or decisive_cost(finding) >= ALIKE * decisive_cost(group[0])
+    return finding.once or not group or decisive_cost(finding) >= ALIKE * decisive_cost(group[0])
 
 
 def decisive_cost(finding: Finding) -> int:

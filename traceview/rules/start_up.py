@@ -440,4 +440,5 @@ def _draft_outside(device: GpuWork, name: str, gaps: slice) -> FindingDraft:
     ns = {cause: int(device.gaps.frame[cause][gaps].sum()) for cause in CAUSES}
     largest = [cause for cause in sorted(ns, key=lambda cause: -ns[cause])[:2] if ns[cause]]
     words = " and ".join(f"{duration(ns[cause])} `{cause}`" for cause in largest)
-    return FindingDraft(name, device, (GapClaim(CAUSES, gaps),), {"causes": words or "for unknown causes"})
+    values = {"causes": words or "for unknown causes"}
+    return FindingDraft(name, device, (GapClaim(CAUSES, gaps),), values, same_everywhere=True)
