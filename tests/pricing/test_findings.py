@@ -69,3 +69,17 @@ def test_gpu_without_work_in_the_iterations_has_no_finding_per_iteration(tmp_pat
     analysis = analyze(build_export(tmp_path / "made.sqlite", kernels=kernels, api=calls, nvtx=ranges, gpus=gpus))
     assert [device.id for device in analysis.devices] == ["GPU 0 (process 10)", "GPU 0 (process 11)"]
     assert {finding.device for finding in analysis.findings if not finding.once} == {"GPU 0 (process 10)"}
+
+
+def test_bound_is_the_share_of_the_bar_where_the_last_iteration_has_no_pause(tmp_path: Path) -> None:
+    """A made loop of 1 ms of work and 19 ms of the host; the work of the last iteration ends the GPU's time."""
+    ms = 1_000_000
+    starts = range(20 * ms, 300 * ms, 20 * ms)
+    kernels = [Kernel(at, at + ms, correlation=row) for row, at in enumerate(starts, 1)]
+    calls = [Call(at - 2000, at - 1000, correlation=row) for row, at in enumerate(starts, 1)]
+    ranges = [Nvtx(at - 3000, at - 3000 + 20 * ms, f"step {number}") for number, at in enumerate(starts)]
+    analysis = analyze(build_export(tmp_path / "made.sqlite", kernels=kernels, api=calls, nvtx=ranges))
+    (device,), first = analysis.devices, analysis.findings[0]
+    idle = device.steady.window.length - device.steady.busy_ns
+    assert (analysis.iterations.counted, first.id, first.gain.source) == (14, "host_bound", "bound")
+    assert abs(first.gain.fraction - idle / device.steady.window.length) < 0.001

@@ -32,7 +32,6 @@ from traceview.pricing.texts import PRICED, FindingTexts, texts_for
 
 MIN_LINE_SHARE, MIN_WAIT_SHARE = 0.1, 0.3  # share of the idle time from which a line or a call is named
 MOSTLY = 0.5
-MAX_LEAD = 0.95  # share of an iteration that is before its first GPU work
 MAX_GAPS = 30_000  # gaps of a finding that are looked at
 MOST_TIME = 0.9  # share of the idle time with which the longest gaps stand for all
 NOT_OF_THE_HOST = {"profiler", "queued", "unknown"}  # causes of idle time that no line of the program explains
@@ -282,7 +281,7 @@ def describe(analysis: Analysis, draft: FindingDraft, texts: FindingTexts, price
     place = name_place(analysis.trace.evidence, draft.claims, details.host, whole)
     texts = texts.at_known_place() if place.where else texts
     at_place = place.remedy if "known" in texts.templates else ""
-    begin = draft.device.steady.start if price.gaps else None  # all GPU work of the iterations is inside
+    window = draft.device.steady.length if price.gaps else 0  # without gaps, it is work: all iterations have theirs
     is_hidden = draft.once and price.share <= MOSTLY  # a longer run hides it
     return Finding(
         id=draft.id,
@@ -294,9 +293,9 @@ def describe(analysis: Analysis, draft: FindingDraft, texts: FindingTexts, price
         code=texts.code,
         device=draft.device.use.id,
         cost_fraction=price.share,
-        cost_per_iteration_ns=_cost_per_iteration(analysis, price, begin),
+        cost_per_iteration_ns=_cost_per_iteration(analysis, price, window),
         unprofiled_cost_ns=None if price.profiler is None else price.total - price.profiler,
-        unprofiled_cost_per_iteration_ns=_unprofiled_cost_per_iteration(analysis, price, begin),
+        unprofiled_cost_per_iteration_ns=_unprofiled_cost_per_iteration(analysis, price, window),
         unprofiled_cost_fraction=None if price.profiler is None else price.unprofiled_share,
         claims="compute" if details.computes else "waiting",
         host=place.place,
@@ -310,23 +309,22 @@ def describe(analysis: Analysis, draft: FindingDraft, texts: FindingTexts, price
     )
 
 
-def _cost_per_iteration(analysis: Analysis, price: Price, begin: int | None) -> int | None:
+def _cost_per_iteration(analysis: Analysis, price: Price, window: int) -> int | None:
     """Return the mean cost in an iteration, at most the time of an iteration; None without iterations or cost.
 
-    `begin` is the start of the time that has the price: the GPU's first work, so that what the first iteration does
-    before it has none. None stands for the iterations.
+    Idle time is a share of a `window` in ns: from the GPU's first work in the iterations to its last. What the first
+    iteration does before and the last one after has no price.
     """
     iterations = analysis.iterations
     if isinstance(iterations, NotMeasured) or not iterations.counted or not price.steady:
         return None
-    before = 0 if begin is None else max(begin - iterations.steady.start, 0)
-    lead = min(before / max(iterations.time_ns, 1), MAX_LEAD)
-    return min(int(price.steady / (iterations.counted - lead)), iterations.time_ns)
+    each = iterations.time_ns * price.steady // window if window else price.steady // iterations.counted
+    return min(each, iterations.time_ns)
 
 
-def _unprofiled_cost_per_iteration(analysis: Analysis, price: Price, begin: int | None) -> int | None:
+def _unprofiled_cost_per_iteration(analysis: Analysis, price: Price, window: int) -> int | None:
     """Return the mean cost in an iteration without the profiler, at most the time of an iteration then."""
-    iterations, each = analysis.iterations, _cost_per_iteration(analysis, price, begin)
+    iterations, each = analysis.iterations, _cost_per_iteration(analysis, price, window)
     if isinstance(iterations, NotMeasured) or iterations.unprofiled is None or price.profiler is None or each is None:
         return None
     return min(each * (price.total - price.profiler) // max(price.total, 1), iterations.unprofiled.mean_ns)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from traceview.model.analysis import Analysis, Iterations
+from traceview.model.analysis import Analysis, DeviceUse, Iterations
 from traceview.model.composition import MIN_PROFILER, Composition, composition
 from traceview.model.findings import Answer, Finding
 from traceview.model.names import with_title_names
@@ -81,7 +81,7 @@ def _shares(analysis: Analysis, most: int) -> str:
     device = next((use for use in analysis.devices if use.id == first), analysis.devices[0])
     whole = composition(analysis, device)
     parts = {
-        **_losses(analysis, device.id, is_estimate=whole.profiler_ns > 0),
+        **_losses(analysis, device, is_estimate=whole.profiler_ns > 0),
         "compute": whole.busy["compute"],
         "the profiler": whole.profiler_ns,
     }
@@ -100,7 +100,7 @@ def _percent(whole: Composition, ns: int) -> str:
     return whole_percent(ns / max(whole.whole_ns, 1))
 
 
-def _losses(analysis: Analysis, device: str, *, is_estimate: bool) -> dict[str, int]:
+def _losses(analysis: Analysis, device: DeviceUse, *, is_estimate: bool) -> dict[str, int]:
     """Return the time of a GPU that waits of one kind take in the time that findings cover, in ns, by their words.
 
     With `is_estimate`, it is the time without the profiler.
@@ -108,12 +108,13 @@ def _losses(analysis: Analysis, device: str, *, is_estimate: bool) -> dict[str, 
     losses: dict[str, int] = {}
     iterations = analysis.iterations
     for finding in (each for first in analysis.findings for each in first.by_device):
-        if finding.claims == "compute" or finding.device != device:
+        if finding.claims == "compute" or finding.device != device.id:
             continue
         words = finding.loss or finding.id.replace("_", " ")
         ns = decisive_cost(finding) if is_estimate else finding.cost_ns
         if finding.once and isinstance(iterations, Iterations) and not analysis.whole:
-            ns = (finding.cost_per_iteration_ns or 0) * iterations.counted  # the rest lies outside the iterations
+            each = finding.cost_per_iteration_ns or 0  # the rest lies outside the iterations
+            ns = each * device.steady.window.length // max(iterations.time_ns, 1)
         losses[words] = losses.get(words, 0) + ns
     return losses
 
