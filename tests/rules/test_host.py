@@ -166,6 +166,25 @@ def test_call_that_blocks_has_its_name_in_the_title(count: int, name: str, each:
     assert words in finding.title and finding.remedy.startswith(remedy)
 
 
+def test_slow_calls_are_named_by_those_that_other_findings_leave() -> None:
+    """A made loop with four waits for results of 2 ms in ten steps, too few for `synchronize`; each step has a call."""
+    calls, work, ranges, now = [], [], [], 0
+    for step in range(10):
+        begin, wait = now, 2 * MS * (step in (2, 4, 6, 8))
+        if wait:
+            calls.append((now - 500 * US, now + wait, "sync", 0))
+        calls.append((now + wait, now + wait + 200 * US, "api", 0))
+        now += wait + 210 * US
+        calls.append((now, now, "api", 0))
+        work.append((now, now + MS, "compute", 0, len(calls) - 1))
+        now += MS
+        ranges.append((begin, now, f"step {step}", 0))
+    names = ["cudaStreamSynchronize" if call[2] == "sync" else "cudaEventDestroy" for call in calls]
+    (finding,) = findings(with_calls(made_trace(work, calls, ranges), names), synchronize, slow_calls)
+    assert "mostly 4 cudaStreamSynchronize" in finding.title
+    assert finding.remedy == "Launch the next work before waiting."
+
+
 def test_allocation_of_another_thread_holds_up_a_launch() -> None:
     """The launch of the sixth step waits 80 ms for the lock that an allocation of a loader's thread holds."""
     calls, work, ranges, now = [], [], [], 0

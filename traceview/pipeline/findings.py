@@ -158,6 +158,9 @@ def _grant_in_order(
         enough = price.is_enough_for(draft)
         if not enough and not draft.note_without_cost:
             continue
+        if draft.named_by is not None:
+            values, case = draft.named_by(grant)
+            draft = replace(draft, values=values, case=case)
         texts = texts_of_draft(rules[rule], draft, analysis, price)
         if texts is not None and enough:
             ledger.deduct(grant)

@@ -24,7 +24,7 @@ from traceview.model.names import fold_numbers
 from traceview.model.program import Program
 from traceview.model.trace import Note, Trace, Window
 from traceview.normalise.codes import categories
-from traceview.pricing.ledger import Claim, sum_columns
+from traceview.pricing.ledger import Claim, Grant, sum_columns
 from traceview.pricing.speedups import KernelSequence
 from traceview.pricing.texts import Entry
 
@@ -312,6 +312,7 @@ class FindingDraft:
         outside_ns: The time that it explains before the device's first work or after its last, which no account has.
         once: It occurs once in a run: it is first if it takes most of the run, and behind other findings elsewhere.
         of_run: The share is that of the run, also where findings cover the counted iterations.
+        named_by: Returns values and case from what is granted, where the claims do not say which calls cost it.
     """
 
     id: str
@@ -329,6 +330,7 @@ class FindingDraft:
     outside_ns: int = 0
     of_run: bool = False
     once: bool = False
+    named_by: Callable[[Grant], tuple[Mapping[str, object], str]] | None = None
 
 
 @dataclass(frozen=True)

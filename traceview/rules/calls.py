@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traceview.intervals import Coverage, Intervals, Rows, Times, rows_by_code
-from traceview.measure.gaps import MEMORY_ROLE, OTHER_CALLS
+from traceview.intervals import Intervals, Rows, Times, parts_in_queries, rows_by_code
+from traceview.measure.gaps import MEMORY_ROLE
 from traceview.measure.shared_work import calls_during, codes_of, launch_rows
-from traceview.model.trace import Window, enum_texts, names_match
+from traceview.model.trace import ROLES, Window, enum_texts, names_match
 from traceview.model.units import duration, quantity, verb
 from traceview.pricing.base import FindingDraft, GpuWork, MeasuredCapture, once_per_capture
-from traceview.pricing.ledger import GapClaim
+from traceview.pricing.ledger import GapClaim, Grant
 from traceview.pricing.texts import join_words
-from traceview.rules.launches import MAX_SHORT_GAP
 
 MAX_RESTART = 1_000_000  # ns; a host that takes longer to launch again is busy with something else: `host_bound`
 MIN_CALLS = 10  # fewest calls that count in a capture without iterations
@@ -182,6 +182,7 @@ CASES = (
     (re.compile(r"Graphics(?:Unm|M)ap"), "graphics"),
     (re.compile("Launch|Memset"), "launch"),
     (re.compile("Memcpy"), "copy"),
+    (re.compile("Synchronize|Wait"), "sync"),
 )
 
 
@@ -201,20 +202,19 @@ def slow_calls(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDra
     steady = device.steady_gaps
     blocking = sum(total_cost(calls_of_device(capture, device, kind)) for kind in ("sync", "implicit_sync"))
     launching = sum(device.use.gaps.causes[cause] for cause in LAUNCHING)
-    calls = _calls_in_gaps(capture, device)
+    claims, most = (GapClaim(LAUNCHING, steady), GapClaim(BLOCKING, steady)), launching + blocking
+    yield FindingDraft("slow_calls", device, claims, at_most=most, named_by=partial(_slow_words, capture, device))
+
+
+def _slow_words(capture: MeasuredCapture, device: GpuWork, grant: Grant) -> tuple[dict[str, object], str]:
+    """Return the values and the case of the texts on the calls that take what is granted."""
+    calls = _granted_calls(capture, device, grant)
     name, main = _longest(capture, calls)
-    yield FindingDraft(
-        "slow_calls",
-        device,
-        (GapClaim(LAUNCHING, steady), GapClaim(BLOCKING, steady)),
-        {"calls": _words(calls, name, main)},
-        _case(capture, name, main),
-        at_most=launching + blocking,
-    )
+    return {"calls": _words(calls, name, main)}, _case(capture, name, main)
 
 
 class _GapCalls(NamedTuple):
-    """Calls: their row of Trace.api, start and code of their name, and the ns of gaps that wait for them in each."""
+    """Calls: their row of Trace.api, start and code of their name, and the ns of granted gaps in each."""
 
     row: Times
     start: Times
@@ -226,30 +226,50 @@ class _GapCalls(NamedTuple):
         return _GapCalls(self.row[chosen], self.start[chosen], self.name[chosen], self.ns[chosen])
 
 
-def _calls_in_gaps(capture: MeasuredCapture, device: GpuWork) -> _GapCalls:
-    """Return the calls in the long steady gaps that wait for their threads.
+def _granted_calls(capture: MeasuredCapture, device: GpuWork, grant: Grant) -> _GapCalls:
+    """Return the calls on which the granted gaps wait: those that launch or do other work, and those of each role."""
+    parts, api = [np.zeros((2, 0), np.int64)], capture.trace.api
+    for causes in (LAUNCHING, *((cause,) for cause in BLOCKING)):
+        granted = np.zeros(len(device.gap_start), np.int64)
+        for idle in grant.idle_grants:
+            granted[idle.rows] += sum(ns for cause, ns in idle.ns.items() if cause in causes)
+        if granted.any():
+            parts.append(np.stack(_calls_in_gaps(capture, device, granted, causes)))
+    row, ns = np.concatenate(parts, axis=1)
+    return _GapCalls(row, api["start"].to_numpy()[row], codes_of(api, "name")[row], ns)
 
-    Of calls that block or allocate, which other rules explain, those that launch count. Without long gaps all count.
+
+def _calls_in_gaps(
+    capture: MeasuredCapture, device: GpuWork, granted: Times, causes: tuple[str, ...]
+) -> tuple[Times, Times]:
+    """Return the calls (rows of Trace.api) with a cause's role, and what they take of the `granted` ns of each gap.
+
+    A gap waits for calls of its thread, and for calls on memory of all threads, which hold a lock.
     """
-    first, stop = device.steady_gaps.start, device.steady_gaps.stop
-    rows = np.flatnonzero((device.gap_end - device.gap_start)[first:stop] > MAX_SHORT_GAP) + first
-    memory, launch, call = (device.gaps.frame[name].to_numpy()[rows] for name in ("memory", "launch", "api"))
-    rows = rows[memory <= launch + call]  # else another thread has the lock
-    rows = rows if len(rows) else np.arange(first, stop)
-    start, end, waiting = device.gap_start[rows], device.gap_end[rows], device.gap_thread[rows]
-    ending = device.gap_operation[rows]
-    api, counts = capture.trace.api, codes_of(capture.trace.api, "role") == OTHER_CALLS
-    launches = launch_rows(capture.trace.operations)[ending[ending >= 0]]
-    counts[launches[launches >= 0]] = True
+    gaps = np.flatnonzero(granted)
+    start, end = device.gap_start[gaps], device.gap_end[gaps]
+    waiting, ending = device.gap_thread[gaps], device.gap_operation[gaps]
+    api, role = capture.trace.api, causes[-1]
+    counts = codes_of(api, "role") == ROLES.index(role)
+    if causes == LAUNCHING:
+        launches = launch_rows(capture.trace.operations)[ending[ending >= 0]]
+        counts[launches[launches >= 0]] = True
+    counts &= np.isin(api["process"].to_numpy(), device.process_ids)
     calls = calls_during(api, Intervals(start, end))
     calls = calls[counts[calls]]
     begin, until, thread = (api[name].to_numpy()[calls] for name in ("start", "end", "thread"))
-    ns, is_steady = np.zeros(len(calls), np.int64), (begin >= device.steady.start) & (begin < device.steady.end)
+    call, gap, ns = [calls[:0]], [gaps[:0]], [calls[:0]]
     for caller, own in rows_by_code(thread):
-        gaps = waiting == caller
-        times = Coverage.from_union(Intervals(start[gaps], end[gaps]))
-        ns[own] = times.length_between(begin[own], until[own])
-    return _GapCalls(calls, begin, codes_of(api, "name")[calls], ns).where(is_steady & (ns > 0))
+        some = np.flatnonzero((waiting == caller) | (role == "memory"))
+        pieces = parts_in_queries(Intervals(start[some], end[some]), begin[own], until[own])
+        call.append(calls[own][pieces.query])
+        gap.append(some[np.searchsorted(start[some], pieces.start, side="right") - 1])
+        ns.append(pieces.end - pieces.start)
+    row, at, length = map(np.concatenate, (call, gap, ns))
+    part = np.minimum(granted[gaps] / np.maximum(np.bincount(at, length, len(gaps)), 1), 1)
+    rows, which = np.unique(row, return_inverse=True)
+    sums = np.bincount(which, length * part[at], len(rows)).astype(np.int64)
+    return rows[sums > 0], sums[sums > 0]
 
 
 def _longest(capture: MeasuredCapture, calls: _GapCalls) -> tuple[str, _GapCalls]:
