@@ -146,7 +146,7 @@ def test_long_waits_of_a_public_capture_are_named() -> None:
     """System calls with stacks, no samples: the program reads a key, then files."""
     analysis = analyzed(shared("public/nsys2021.2_no_metadata.sqlite"), whole=True)
     (finding,) = (finding for finding in analysis.findings if finding.id == "host_bound")
-    assert finding.title.endswith("4.65 s of it at main (testqo), waiting in `getc`")
+    assert finding.title.endswith("4.65 s at main (testqo), waiting in `getc`")
     assert finding.host is not None and finding.host.calls[-1].function == "_IO_getc"
     assert {"loadColumn", "main"} <= {line.function for line in analysis.tables["lines"].rows}
 

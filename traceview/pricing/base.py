@@ -348,4 +348,4 @@ class Rule:
     entries: Mapping[str, Entry] = field(default_factory=dict)
 
 
-MIN_SHARE = 0.001  # of the time; no run shows a smaller loss
+MIN_SHARE = 0.001  # share of the time; no run shows a smaller loss

@@ -93,13 +93,19 @@ def granted_gaps(device: GpuWork, grant: Grant) -> tuple[pl.DataFrame, int]:
     return device.gaps.frame[rows], int(grant.idle[positions].sum())
 
 
-def name_place(evidence: HostEvidence, claims: Sequence[Claim], host: IdleHost | None, whole: str) -> FindingPlace:
+def name_place(evidence: HostEvidence, claims: Sequence[Claim], host: IdleHost | None) -> FindingPlace:
     """Return where the host was in the idle time of a finding, if the capture shows it.
 
-    `whole` is the word for the cost of the finding.
+    A place that has less than MOSTLY of the time is in no title and has no remedy: it says nothing of the rest.
     """
     if host is None:
         return NOWHERE
+    place = _likely_place(evidence, claims, host)
+    has_most = place.place is not None and place.place.time_ns > MOSTLY * host.idle_ns
+    return place if has_most else place._replace(where="", remedy="")
+
+
+def _likely_place(evidence: HostEvidence, claims: Sequence[Claim], host: IdleHost) -> FindingPlace:
     total, scale = host.looked_ns, host.idle_ns / host.looked_ns
     first, causes = next(claim for claim in claims if isinstance(claim, GapClaim)), claimed_causes(claims)
     share = LINE_TIMES["host" if causes == {"host"} else "calls" if "host" not in first.causes else "both"]
@@ -107,26 +113,14 @@ def name_place(evidence: HostEvidence, claims: Sequence[Claim], host: IdleHost |
     if line is not None and share(line) >= MIN_LINE_SHARE * total:
         time_ns = int(min(share(line), total) * scale)
         if causes == {"host"}:
-            part = _part(time_ns, host.idle_ns, whole)
-            place = _host_line(line, time_ns, host.states(line), evidence, part)
-            return _with_remedy_of_most(place, host.idle_ns)
-        mostly = share(line) > MOSTLY * sum(map(share, host.lines))
-        where = f", {'mostly ' if mostly else _part(time_ns, host.idle_ns, whole)}at {_words(line)}"
-        return FindingPlace(where, _advice(line.stack), _host_place(line, time_ns, evidence))
-    if causes != {"host"}:
-        return NOWHERE
-    return _with_remedy_of_most(_state_place(host.states(None), total, scale, whole), host.idle_ns)
+            return _host_line(line, time_ns, host.states(line), evidence, _part(time_ns, host.idle_ns))
+        return FindingPlace(f", mostly at {_words(line)}", _advice(line.stack), _host_place(line, time_ns, evidence))
+    return NOWHERE if causes != {"host"} else _state_place(host.states(None), total, scale)
 
 
-def _with_remedy_of_most(place: FindingPlace, idle_ns: int) -> FindingPlace:
-    """Return a place with its remedy only if it has most of the idle time: it does not help with the rest."""
-    has_most = place.place is not None and place.place.time_ns > MOSTLY * idle_ns
-    return place if has_most else place._replace(remedy="")
-
-
-def _part(time_ns: int, idle_ns: int, whole: str) -> str:
-    """Return how much of the idle time is at a place: "3.10 ms of it "; "" for all of it."""
-    return "" if duration(time_ns) == duration(idle_ns) else f"{duration(time_ns)} of {whole} "
+def _part(time_ns: int, idle_ns: int) -> str:
+    """Return how much of the idle time is at a place: "3.10 ms "; "" for all of it."""
+    return "" if duration(time_ns) == duration(idle_ns) else f"{duration(time_ns)} "
 
 
 def _sample_gaps(idle: Times) -> Times:
@@ -180,7 +174,7 @@ def _words(line: SourceLine) -> str:
     return f"{line.place} ({line.function})" if line.line else line.place
 
 
-def _state_place(states: HostStates, total: int, scale: float, whole: str) -> FindingPlace:
+def _state_place(states: HostStates, total: int, scale: float) -> FindingPlace:
     """Return the longest system call or another state that explains the time, if one does."""
     longest = max(states.waits, key=states.waits.__getitem__, default="")
     times = {longest: states.waits.get(longest, 0), **{name: states.ns[name] for name in STATES}}
@@ -193,9 +187,8 @@ def _state_place(states: HostStates, total: int, scale: float, whole: str) -> Fi
     awaited = _awaited(states) if call else ""
     where += f" for {awaited}" if awaited else ""
     place = HostPlace(time_ns, state=state, waits_in=call, waits_for=awaited)
-    return FindingPlace(
-        f", {_part(time_ns, int(total * scale), whole)}{where}", _advice(name), place, _remedy(state, call, awaited)
-    )
+    part = _part(time_ns, int(total * scale))
+    return FindingPlace(f", {part}{where}", _advice(name), place, _remedy(state, call, awaited))
 
 
 def _remedy(state: str, call: str, awaited: str) -> str:
@@ -277,8 +270,7 @@ class Details(NamedTuple):
 def describe(analysis: Analysis, draft: FindingDraft, texts: FindingTexts, price: Price, details: Details) -> Finding:
     """Return the finding of a draft that costs enough."""
     # The place explains some of the cost. A title without it has another figure, which can be less.
-    whole = "it" if "{cost}" in texts.templates["title"] else "the cost"
-    place = name_place(analysis.trace.evidence, draft.claims, details.host, whole)
+    place = name_place(analysis.trace.evidence, draft.claims, details.host)
     texts = texts.at_known_place() if place.where else texts
     at_place = place.remedy if "known" in texts.templates else ""
     window = draft.device.steady.length if price.gaps else 0  # without gaps, it is work: all iterations have theirs

@@ -209,7 +209,7 @@ def test_finding_names_the_call_in_which_its_line_waits() -> None:
     events = [(50 * ms, 350 * ms, "waiting", "read", 0), (400 * ms, 690 * ms, "waiting", "futex", 0)]
     events += [(700 * ms, 940 * ms, "waiting", "futex", 0)]
     finding = analyze(host_bound_trace(samples, events)).findings[0]
-    assert finding.title.endswith("650 ms of it at train.py:21 (train), waiting in `read`")
+    assert finding.title.endswith("650 ms at train.py:21 (train), waiting in `read`")
     assert finding.host is not None and (finding.host.state, finding.host.waits_in) == ("waiting", "read")
     assert finding.host.calls == () and finding.host.time_ns == 649_500_000
     assert finding.advice.startswith("Files: ")
@@ -259,7 +259,7 @@ def test_finding_names_the_system_call_or_the_state() -> None:
     ):
         events = [(100 * ms, 600 * ms, state, name, 0)]
         analysis = analyze(host_bound_trace([], events))
-        assert analysis.findings[0].title.endswith(f", 500 ms of it {where}")
+        assert analysis.findings[0].title.endswith(f", 500 ms {where}")
         shown = render(analysis)
         assert "of `host`:" in shown and state.replace("_", " ") in shown
     assert "of `host`:" not in render(analyze(host_bound_trace([], [])))

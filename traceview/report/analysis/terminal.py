@@ -456,7 +456,8 @@ def _brief_findings(analysis: Analysis, columns: int) -> list[list[str]]:
     for number, finding in enumerate(ordered[:MAX_FINDINGS], 1):
         same = numbers.setdefault(finding.remedy or finding.advice, number)
         title = f"{plain(finding.title, 600)}{device_words(finding, several)}"
-        remedy = (finding.remedy or plain(finding.advice, 400)).removesuffix(".") if same == number else f"as {same}"
+        remedy = (finding.remedy or plain(finding.advice, 400)).removesuffix(".")
+        remedy = remedy if same == number else f"the remedy of {same}"
         heading = [f"{headings[finding]}:"] if finding in headings else []
         text = f"{gain_words(finding.gain)}: {title} → {remedy}"
         shown.append([*heading, *wrap(text, f"{number}. ", "   ", columns)])
