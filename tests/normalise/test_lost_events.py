@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.captures import sample
 from traceview.model.trace import API, FAILED
-from traceview.normalise.lost_events import count_launches
+from traceview.normalise.lost_events import count_launches, unrecorded_calls
+from traceview.pipeline import open_trace
 
 NAMES = ("cudaLaunchKernel", "cudaGraphLaunch", "cudaStreamBeginCapture", "cudaStreamEndCapture", "cudaMemcpyAsync")
 PROCESSES = (10, 20)
@@ -75,3 +79,29 @@ def counted(api: pl.DataFrame, operations: pl.DataFrame, failed: pl.DataFrame) -
             waits = bool(launched[process]) and row > max(launched[process]) and start <= reach[process]
             queued, lost = queued + waits, lost + (not waits)
     return total, queued, lost
+
+
+# Steps of ids and of ns from one recorded call to the next: 60 calls follow at once, three come after holes.
+FULL, HOLE, LIBRARY = [(6, 1_000)] * 60, [(50_000, 200_000)], [(50_000, 5_000)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        (FULL, 0),
+        (FULL + HOLE * 3 + FULL, 150_000),
+        (FULL + LIBRARY * 3 + FULL, 0),  # many ids at once: a library that loads
+        (FULL + [(900, 200_000)] * 3 + FULL, 0),  # a long time with few calls
+        ([*FULL, (5_000, 200_000)] * 3, 15_000),
+    ],
+)
+def test_calls_that_were_not_recorded(steps: list[tuple[int, int]], expected: int) -> None:
+    ids, starts = (np.cumsum([1, *each]) for each in zip(*steps, strict=True))
+    for processes in ((10,), PROCESSES):
+        each = [pl.DataFrame({"process": process, "start": starts, "correlation": ids}) for process in processes]
+        assert unrecorded_calls(pl.concat(each).sort("start")) == expected * len(processes)
+
+
+@pytest.mark.parametrize("name", ["serial", "dual", "quad", "ddp2"])
+def test_samples_have_their_calls(name: str) -> None:
+    assert open_trace(sample(f"{name}.sqlite")).info.trust.unrecorded == 0

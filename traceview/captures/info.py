@@ -267,6 +267,7 @@ def _verdict(trust: Trust) -> str:
     if trust.launches:
         lost = f"{share(trust.lost, trust.launches)} of {trust.launches:,} launches lack their GPU work"
         evidence.append(lost if trust.lost else f"all {quantity(trust.launches, 'launch', 'launches')} have GPU work")
+    evidence += [f"{trust.unrecorded:,} CUDA calls are not recorded"] if trust.unrecorded else []
     evidence.append(CLOCK_WORDS[trust.clock])
     evidence += [f"the profiler does not support the driver {trust.driver}"] if trust.driver else []
     evidence += [trust.failed] if trust.failed else []

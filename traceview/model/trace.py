@@ -207,6 +207,7 @@ class Trust:
         doubled: Rows of GPU work that are in the capture twice, and count once.
         launches: Launches that should have GPU work.
         lost: Those of them whose work the capture lacks.
+        unrecorded: CUDA calls that the capture lacks, by their ids, if that is most calls for most of the time; else 0.
         clock: "agrees" with the host's, "corrected", "contradictory", or "unknown" without calls.
         driver: The version of the CUDA driver, if the capture says that its profiler does not support it.
         failed: Launches that failed and errors that ended all work, in words; "" for none.
@@ -219,6 +220,7 @@ class Trust:
     doubled: int = 0
     launches: int = 0
     lost: int = 0
+    unrecorded: int = 0
     clock: str = "unknown"
     driver: str | None = None
     failed: str = ""
@@ -231,14 +233,14 @@ class Trust:
 
     @property
     def lost_everything(self) -> bool:
-        """Whether the capture has launches, and the work of none of them."""
-        return 0 < self.launches == self.lost
+        """Whether the capture has launches and the work of none of them, or lacks most calls."""
+        return 0 < self.launches == self.lost or self.unrecorded > 0
 
     @property
     def verdict(self) -> str:
         """One of "sound", "mended" (figures are those without what is wrong) and "doubtful"."""
         rows = max(self.events, 1)
-        lost = self.lost_fraction > MIN_LOST or max(self.left_out, self.cut) > MIN_LOST * rows
+        lost = self.unrecorded or self.lost_fraction > MIN_LOST or max(self.left_out, self.cut) > MIN_LOST * rows
         if lost or self.failed or self.unread_tables or self.clock == "contradictory":
             return "doubtful"
         return "mended" if self.left_out + self.cut + self.doubled or self.clock == "corrected" else "sound"

@@ -49,6 +49,7 @@ from traceview.normalise.lost_events import (
     check_mended,
     count_launches,
     mended_work,
+    unrecorded_calls,
 )
 from traceview.normalise.operations import (
     kernel_captures,
@@ -107,7 +108,7 @@ def normalise(capture: RawCapture) -> Trace:
     events = len(operations) + len(api) + len(ranges)
     return Trace(
         info=_with_checks(
-            replace(info, trust=_trust(info, evidence, devices.frame, launches, mended, events)),
+            replace(info, trust=_trust(info, evidence, devices.frame, launches, mended, events, api)),
             (
                 *check_health(evidence, categories(api["name"]), len(operations)),
                 *clock_notes(devices.frame),
@@ -165,7 +166,13 @@ def _time_of_work(operations: pl.DataFrame) -> Window | None:
 
 
 def _trust(
-    info: ReportInfo, evidence: Evidence, devices: pl.DataFrame, launches: LaunchCounts, mended: Mended, events: int
+    info: ReportInfo,
+    evidence: Evidence,
+    devices: pl.DataFrame,
+    launches: LaunchCounts,
+    mended: Mended,
+    events: int,
+    api: pl.DataFrame,
 ) -> Trust:
     unread = [note.text.split()[0] for note in info.left_out if note.id == "unread_table"]
     return Trust(
@@ -175,6 +182,7 @@ def _trust(
         doubled=mended.doubled,
         launches=launches.total - launches.queued,
         lost=sum(row.lost for row in launches.lost),
+        unrecorded=0 if info.profiler == raw.TORCH_PROFILER else unrecorded_calls(api),
         clock=clock_verdict(devices),
         driver=unsupported_driver(evidence.diagnostics),
         failed=failed_launches(evidence.failed),

@@ -32,6 +32,7 @@ CAPTURE_BEGIN = re.compile(r"(?:cuda|cu|hip)StreamBeginCapture\w*")
 CAPTURE_END = re.compile(r"(?:cuda|cu|hip)StreamEndCapture")
 MIN_LATER_RANGES, MIN_WORKING_SHARE = 2, 0.9
 MAX_NAME_LETTERS = 60
+MIN_SKIPPED = 1000  # ids from one call to the next; calls that are not traced skip tens or hundreds
 MAX_QUEUED = 1024  # launches that wait in a queue of the driver, after which a launch call blocks
 
 Mask = NDArray[np.bool_]
@@ -108,6 +109,21 @@ def count_launches(
     return LaunchCounts(
         int(with_work["worked"].sum()) + len(calls), len(calls) - int(lost["lost"].sum()), known, without
     )
+
+
+def unrecorded_calls(api: pl.DataFrame) -> int:
+    """Return the number of calls that nsys lost, if it lost most of them for most of the time; else 0.
+
+    Each call of a process has the next correlation id, recorded or not. Calls that load a library or build a plan skip
+    many ids once; lost buffers skip nearly all of them, for nearly all of the time between the first call and the last.
+    """
+    ids = api.select("process", "start", pl.col("correlation").cast(pl.Int64)).filter(pl.col("correlation") > 0)
+    ids = ids.with_columns(pl.col("correlation").cum_max().over("process"))
+    steps = ids.select(pl.col("correlation", "start").diff().over("process")).drop_nulls()
+    skips = steps.filter(pl.col("correlation") >= MIN_SKIPPED)
+    if not len(skips) or any(2 * skips[name].sum() < steps[name].sum() for name in steps.columns):
+        return 0
+    return int(skips["correlation"].sum())
 
 
 def _have_work(api: pl.DataFrame, operations: pl.DataFrame) -> Mask:

@@ -226,7 +226,12 @@ def _lost_work(analysis: Analysis) -> Iterator[str]:
     trust, iterations = analysis.info.trust, analysis.iterations
     if trust.failed and trust.lost_everything:
         return  # what failed has no record
-    if trust.lost_everything:
+    if trust.unrecorded:
+        yield (
+            f"The capture lacks {trust.unrecorded:,} CUDA calls, by their ids, and has {len(analysis.trace.api):,}, so "
+            "that nothing is predicted: record fewer steps."
+        )
+    elif trust.lost_everything:
         yield (
             f"None of the {trust.launches:,} launches has GPU work in the capture, so that nothing on the GPU is known "
             "and nothing is predicted."

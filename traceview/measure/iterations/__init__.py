@@ -182,6 +182,8 @@ def locate_iterations(
     whole = trace if trace.window is None else replace(trace, window=None)
     others = unmeasured_processes(trace, devices)
     ranges = trace.ranges.with_row_index("row").filter(~pl.col("process").is_in(others))
+    if pattern is None and trace.info.trust.unrecorded:
+        return NotMeasured("most CUDA calls are not recorded")
     if pattern is None:
         detected = _detect(whole, devices, projection, ranges)
     else:

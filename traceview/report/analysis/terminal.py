@@ -165,7 +165,7 @@ def _no_findings(analysis: Analysis) -> list[str]:
     if not analysis.devices or analysis.findings:
         return []
     if analysis.info.trust.lost_everything:
-        return ["No findings: the capture lacks the GPU work of all launches."]
+        return ["No findings: the capture lacks most GPU work."]
     return ["No findings: no known problem cost GPU time."]
 
 
@@ -413,7 +413,8 @@ def _bars(analysis: Analysis, columns: int) -> tuple[list[str], list[str]]:
             lines.append(f"  {left(name, margin)} {bar(whole, min(MAX_BAR, room))}{end}")
     if len(devices) > MAX_DEVICES:
         lines.append(f"  and {len(devices) - MAX_DEVICES} more GPUs: -v")
-    causes = _causes(wholes[0], cause_words(analysis.program), columns) if len(wholes) == 1 else []
+    only = len(wholes) == 1 and not analysis.info.trust.lost_everything
+    causes = _causes(wholes[0], cause_words(analysis.program), columns) if only else []
     return [*lines, *_legend(wholes, columns)], causes
 
 
