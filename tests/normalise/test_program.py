@@ -237,3 +237,12 @@ def test_advice_for_gpus_of_amd_names_no_tool_of_nvidia() -> None:
     texts = {program.nvidia: texts_for(entry, "", program, {}) for program in (amd, nvidia)}
     shown = {key: (each["advice"], each.code) for key, each in texts.items() if each is not None}
     assert shown == {False: ("Compute nothing twice.", ""), True: (text, "ncu COMMAND")}
+
+
+def test_program_that_python_started_is_not_in_python() -> None:
+    """A made capture of `life`, which a Python script runs; libpython is that of the script."""
+    libraries = ["/usr/lib/libpython3.11.so.1.0"]
+    started = program({"step": 1}, processes=["life"], texts=libraries)
+    unnamed = program({"step": 1}, texts=libraries)
+    renamed = program({ATEN_SHORT: 1}, processes=["trainer"], texts=[*libraries, ATEN])
+    assert (started.python, unnamed.python, renamed.python) == (False, True, True)

@@ -42,7 +42,10 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True)
 class ProgramNames:
-    """The names in a capture: `texts` are all strings (demangled kernels, modules), the others are some of them."""
+    """The names in a capture: `texts` are all strings (demangled kernels, modules), the others are some of them.
+
+    `threads` and `processes` are those of processes with GPU work.
+    """
 
     kernels: pl.Series
     threads: pl.Series
@@ -78,10 +81,9 @@ class ProgramNames:
     def from_tables(
         cls, tables: dict[str, pl.DataFrame], threads: pl.DataFrame, operations: pl.DataFrame, ranges: pl.DataFrame
     ) -> ProgramNames:
-        """Collect the names of a capture: of processes only those in `threads`, which used CUDA or NVTX."""
-        processes, named = (
-            _rows_of(tables.get(name), threads["process"]) for name in (raw.PROCESSES, raw.THREAD_NAMES)
-        )
+        """Collect the names of a capture; without GPU work, of the processes in `threads`, which used CUDA or NVTX."""
+        working = operations["process"] if len(operations) else threads["process"]
+        processes, named = (_rows_of(tables.get(name), working) for name in (raw.PROCESSES, raw.THREAD_NAMES))
         programs: Iterable[str] = processes["name"].drop_nulls() if "name" in processes.columns else ()
         return cls(
             kernels=_texts(categories(operations["name"])),
@@ -187,15 +189,22 @@ def find_program(
         kind=kind,
         frameworks=tuple(frameworks),
         training=training,
-        python=is_torch_trace
-        or any(names.matching(mark).len() for mark in PYTHON_MARKS)
-        or (is_nameless and kind in IN_PYTHON),
+        python=is_torch_trace or _runs_in_python(kind, names) or (is_nameless and kind in IN_PYTHON),
         evidence=(*(f"{name}: {signs[name]}" for name in frameworks), *training_evidence),
         communicates="mpi" in signs or len(devices) > 1 or bool(communicates(names.kernels, names.kernels).any()),
         attention=any(series.str.contains(ATTENTION).any() for series in (names.kernels, names.ranges)),
         layers=_has_layers(kind, names),
         nvidia=not (any("AMD" in (name or "") for name in devices) or any(name.startswith("hip") for name in calls)),
     )
+
+
+def _runs_in_python(kind: str, names: ProgramNames) -> bool:
+    """Return whether Python runs the processes with GPU work.
+
+    Libraries of Python may be those of a process that started a program in another language.
+    """
+    *own, libraries = (names.matching(mark).len() > 0 for mark in PYTHON_MARKS)
+    return any(own) or (libraries and (names.processes.is_empty() or kind in IN_PYTHON))
 
 
 PROPERTIES = ("python", "communicates", "attention", "nvidia")
