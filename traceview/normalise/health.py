@@ -262,10 +262,16 @@ def clock_notes(devices: pl.DataFrame) -> Iterator[Note]:
             yield Note(
                 "clock_corrected",
                 f"the clock of {name} is {duration(abs(offset))} {'ahead of' if offset > 0 else 'behind'} the host's "
-                f"(offset {signed_duration(low)} to {signed_duration(high)}): its times are corrected by this offset, "
-                "which its launches and synchronizations show",
+                f"({_offset_words(low, high)}): its times are corrected by this offset, which its launches and "
+                "synchronizations show",
                 CALL_FIGURES,
             )
+
+
+def _offset_words(low: int, high: int) -> str:
+    """Return the range of an offset; one figure where both ends look alike."""
+    first, last = signed_duration(low), signed_duration(high)
+    return f"offset {first}" if first == last else f"offset {first} to {last}"
 
 
 def clock_verdict(devices: pl.DataFrame) -> str:
