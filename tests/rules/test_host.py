@@ -276,6 +276,10 @@ def test_allocation_in_the_loop() -> None:
     assert finding.cost_ns == 9 * 500 * US
     assert "9 cudaMalloc" in finding.title
     assert "inside the iterations" in finding.title
+    assert finding.remedy == "Allocate once, before the loop, or from a pool."
+    for kind, region in (("openacc", "data region"), ("openmp", "`target data` region")):
+        (of_runtime,) = findings(replace(trace, program=Program(kind)), allocation)
+        assert of_runtime.remedy == f"Open one {region} around the loop."
 
 
 def host_in(name: str) -> Trace:
