@@ -148,6 +148,19 @@ def test_copies_after_the_last_kernel_count() -> None:
     }
 
 
+def test_managed_memory_after_the_last_kernel_is_the_end_of_the_run() -> None:
+    """The host fills pages before the second kernel, and reads results after it: then the GPU waits for nothing."""
+    work = [(0, 1 * MS, "compute", 0, None), (6 * MS, 7 * MS, "copy", 0, None), (7 * MS, 9 * MS, "compute", 0, None)]
+    work += [(10 * MS, 11 * MS, "copy", 0, None), (14 * MS, 15 * MS, "copy", 0, None)]
+    trace = with_memory(made_trace(work), "managed")
+    kind = pl.col("kind").cast(pl.String).str.replace("h2d", "um_h2d").cast(trace.operations["kind"].dtype)
+    result = findings(replace(trace, operations=trace.operations.with_columns(kind)), unknown_launch)
+    assert {finding.title: finding.cost_ns for finding in result} == {
+        "The GPU waits 5.00 ms for the host before it touches managed memory": 5 * MS,
+        "After the last kernel the host works for 4.00 ms and reads managed memory": 4 * MS,
+    }
+
+
 def test_short_memset_is_not_a_finding() -> None:
     work = [(0, 5000, "compute", 0, None), (5000, 6500, "memset", 0, None), (6500, 9000, "compute", 0, None)]
     assert findings(made_trace(work), exposed_copies) == ()

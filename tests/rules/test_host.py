@@ -97,9 +97,20 @@ def late_work(gap: int, calls: int = 1, role: str = "api") -> Trace:
     return made_trace(work, [(0, 1 * US, "api", 0), *others])
 
 
+def with_call(trace: Trace, name: str) -> Trace:
+    """Return the trace with this name for all its calls."""
+    name_all = pl.lit(name).cast(pl.Enum([name])).alias("name")
+    return replace(trace, api=trace.api.with_columns(name_all))
+
+
 def test_reason_of_launched_work_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    (short,) = findings(late_work(20 * US), queued_work)
+    (short,) = findings(with_call(late_work(20 * US), "cudaStreamWaitEvent"), queued_work)
     assert (short.id, short.cost_ns) == ("dependency_wait", 18 * 20 * US)
+    # Streams that nothing orders take turns on an engine (shared capture m_rishi).
+    (turns_on,) = findings(late_work(20 * US), queued_work)
+    assert (turns_on.id, turns_on.cost_ns) == ("operation_gaps", 18 * 20 * US)
+    (drawing,) = findings(with_call(late_work(1 * MS), "cudaGraphicsMapResources"), queued_work)
+    assert drawing.id == "late_start" and drawing.title.endswith("in a program that also draws")
     (long,) = findings(late_work(1 * MS), queued_work)
     assert (long.id, long.cost_ns) == ("late_start", 18 * MS)
     assert "18 gaps before launched work that starts 1.00 ms late on average; the capture" in long.title

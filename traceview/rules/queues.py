@@ -9,6 +9,7 @@ import polars as pl
 
 from traceview import intervals
 from traceview.intervals import Intervals, Rows, Times, largest_positions, rows_where
+from traceview.measure.activity import COMMUNICATION, COMPUTE
 from traceview.measure.run import WORKING_ROLES
 from traceview.measure.shared_work import codes_of, long_calls
 from traceview.measure.stream_order import NO_STREAM
@@ -22,6 +23,7 @@ from traceview.pricing.ledger import GapClaim
 from traceview.pricing.texts import join_words
 from traceview.rules.captured import GRAPH, is_shared
 from traceview.rules.copies import prefetched_case
+from traceview.rules.host_bound import SHOWS
 from traceview.rules.launches import between
 
 HARDWARE_GAP = 2_000  # ns; from one kernel to the next, 1 to 1.5 µs on an H200
@@ -46,7 +48,8 @@ def queued_work(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDr
     µs are the latency of the launch (`launch_bound`).
     """
     queued, changes = (device.gaps.frame[name].to_numpy() for name in ("queued", "changes"))
-    other_process, other_stream = changes == CHANGES.index("process"), changes == CHANGES.index("stream")
+    other_process = changes == CHANGES.index("process")
+    other_stream = (changes == CHANGES.index("stream")) & _streams_wait(capture, device)
     late = (queued > MAX_HARDWARE_GAP) & ~other_process
     launched = queued + device.gaps.frame["profiler"].to_numpy() == device.gap_end - device.gap_start
     lost = (queued > 0) & (launched | late | other_process)
@@ -68,6 +71,15 @@ def queued_work(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDr
             mean = duration(int(queued[rows].sum()) / len(rows))
             values = {"count": quantity(len(rows), "gap"), "mean": mean, **values}
             yield FindingDraft(name, device, (GapClaim(("queued",), rows),), values, case)
+
+
+def _streams_wait(capture: MeasuredCapture, device: GpuWork) -> bool:
+    """Return whether streams can wait for each other: by events, in a graph, or for the default stream.
+
+    Without these, operations of several streams take turns on an engine of the GPU.
+    """
+    has_default = any(use.label.endswith("(default)") for use in device.use.streams)
+    return has_default or bool(names_match(capture.trace.api["name"], "StreamWait|GraphLaunch").any())
 
 
 @once_per_capture
@@ -93,12 +105,15 @@ def _late_case(capture: MeasuredCapture, device: GpuWork, gaps: Rows) -> tuple[s
     lost = "work that the profiler lost, " * bool(capture.trace.info.trust.lost)
     lost += "copies inside CUDA graphs, " * bool((device.column("source") == GRAPH).any())
     lacks = {"lacks": f"{lost}other programs{', page migrations' * managed} or work from before the recording"}
+    case = "graphics" if names_match(capture.trace.api["name"], SHOWS).any() else ""
     idle = Intervals(device.gap_start[gaps], device.gap_end[gaps])
     calls, whole = _times_in_calls(capture, device.process_ids), intervals.length(idle)
     lengths = {name: intervals.overlap_length(times, idle) for name, times in calls.items()}
     call = max(lengths, key=lambda name: (lengths[name], name), default="")
     ns = lengths.get(call, 0)
-    return ("in_call", {"call": call, "call_share": share(ns, whole)}) if ns >= MIN_HELD_SHARE * whole else ("", lacks)
+    return (
+        ("in_call", {"call": call, "call_share": share(ns, whole)}) if ns >= MIN_HELD_SHARE * whole else (case, lacks)
+    )
 
 
 MAX_IDLE_SHARE = 0.01
@@ -254,8 +269,9 @@ def unknown_launch(capture: MeasuredCapture, device: GpuWork) -> Iterator[Findin
 
     Symptom: idle time with the cause `unknown`.
     Cause: a migration of managed memory, which no call launches: the host touches its pages. A migration moves at most
-    2 MB, which the host reads or fills within MAX_FAULT; in a longer gap it works before it touches the memory.
-    Otherwise the export is a slice or has no API calls.
+    2 MB, which the host reads or fills within MAX_FAULT; in a longer gap it works before it touches the memory. After
+    the last kernel the GPU waits for nothing: the host reads results. Otherwise the export is a slice or has no API
+    calls.
     Remedy: for managed memory, copies of whole arrays instead of migrations, or less work of the host. Otherwise
     capture whole steps with `-t cuda,nvtx`; this is information.
 
@@ -265,9 +281,20 @@ def unknown_launch(capture: MeasuredCapture, device: GpuWork) -> Iterator[Findin
         return
     kind = codes_of(capture.trace.operations, "kind")
     ended = np.flatnonzero((device.gap_operation >= 0) & np.isin(kind[device.gap_operation], MIGRATIONS))
+    at_end = device.gap_start[ended] >= _last_kernel_end(capture.trace, device)
+    results = GapClaim(("unknown",), ended[at_end])
+    yield FindingDraft("managed_wait", device, (results,), {}, "results", key="results")
+    ended = ended[~at_end]
     long = device.gap_end[ended] - device.gap_start[ended] > MAX_FAULT
     yield FindingDraft("managed_wait", device, (GapClaim(("unknown",), ended[~long]),), {}, prefetched_case(capture))
     where = {"where": " before it touches managed memory"}
     host = GapClaim(("unknown",), ended[long])
     yield FindingDraft("host_bound", device, (host,), where, "elsewhere", key="migrations")
     yield FindingDraft("unknown_launch", device, (GapClaim(("unknown",)),))
+
+
+def _last_kernel_end(trace: Trace, device: GpuWork) -> int:
+    """Return when the last kernel of a device ends, inside and outside the time that findings cover."""
+    classes = codes_of(trace.operations, "class")
+    own = (trace.operations["device"].to_numpy() == device.row) & np.isin(classes, (COMPUTE, COMMUNICATION))
+    return int(trace.operations["end"].to_numpy()[own].max(initial=0))
