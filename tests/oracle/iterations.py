@@ -19,7 +19,7 @@ from traceview.model.trace import LIBRARY_DOMAINS
 
 
 def fold(name: str) -> str:
-    return re.sub(r"(?<![\w.])-\d+|\d+", "#", name)
+    return re.sub(r"(?<![\w.])-\d+|(?<![A-Za-z\d])\d+|\d+(?![A-Za-z\d])", "#", name)
 
 
 def find(export: Export, pattern: str | None) -> tuple[str, list[Range]] | None:

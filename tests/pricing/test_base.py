@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pytest
 
 from tests.captures import analyzed, sample
@@ -31,4 +32,4 @@ def test_gaps_before_operations(name: str, narrowed: bool) -> None:
 
 def test_folded_numbers() -> None:
     names = ["iteration -3", "h2d", "layer7.attn"]
-    assert [fold_numbers(name) for name in names] == ["iteration #", "h2d", "layer#.attn"]
+    assert fold_numbers(pl.Series(names)).to_list() == ["iteration #", "h2d", "layer#.attn"]

@@ -99,6 +99,14 @@ def test_hand_written_routines_name_the_one_of_a_library(name: str, words: str) 
     assert words in finding.advice + finding.code
 
 
+@pytest.mark.parametrize(
+    "name", ["fused_moe_kernel", "_p_matmul_ogs_NNT_bf16xbf16xmxfp4_16x256x128", "grouped_gemm_bf16"]
+)
+def test_products_of_several_experts_have_no_plain_routine(name: str) -> None:
+    finding = finding_on(name)
+    assert "cublas" not in (finding.advice + finding.code).lower()
+
+
 def test_each_routine_has_words() -> None:
     assert {name for name, _ in FAMILIES} >= ROUTINES
     assert set(FAMILY_WORDS) <= {name for name, _ in FAMILIES} | {"custom"}

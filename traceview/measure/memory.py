@@ -8,8 +8,9 @@ import numpy as np
 import polars as pl
 
 from traceview.measure.base import CaptureInput, Measure
-from traceview.measure.nvtx import annotating_threads, fold_numbers, innermost_ranges, without_library_ranges
+from traceview.measure.nvtx import annotating_threads, innermost_ranges, without_library_ranges
 from traceview.model.columns import Table
+from traceview.model.names import fold_numbers
 from traceview.model.sizes import CounterSeries, MemoryUse
 from traceview.model.trace import Trace, Window
 

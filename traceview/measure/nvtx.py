@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from traceview.intervals import Times, sorted_unique
 from traceview.measure.activity import overlaps_window
 from traceview.measure.shared_work import launch_rows, once_per_frame
+from traceview.model.names import fold_numbers
 from traceview.model.sizes import empty_frame
 from traceview.model.trace import LIBRARY_DOMAINS, PROJECTED, Trace, enum_texts
 
@@ -31,7 +32,6 @@ LIBRARY_NAMES = (
 )
 # A function that JAX compiled, such as `jit_step`. XLA numbers these, and not the modules that it only tries.
 JITTED = r"^XlaModule:#hlo_module=p?jit_.*program_id="
-SIGNED_NUMBER, NUMBER = r"(^|[^\w.])-\d+", r"#?\d+"
 MAX_COUNTERS = 4  # numbers in a name that are compared
 MIN_INCREASING = 0.9
 MAX_RESTARTS = 2  # a loop may run again, for example after its warm-up
@@ -43,14 +43,6 @@ STEP_WORDS = r"(?i)(^|[^a-z])(profiler)?(iter(ation)?|step)s?([^a-z]|$)"
 PASS_WORDS = r"(?i)(^|[^a-z])(iter(ation)?|step|forward|backward|fwd|bwd)([^a-z]|$)"
 # A numbered layer of a model, as `TransformerLayer_#`, or the path of a module in a list, as `model.layers.#`.
 LAYER_NAME = r"(?i)layers?[^a-z]?#|\w\.#(\.|$)"
-
-
-def fold_numbers(names: pl.Series) -> pl.Series:
-    """Replace numbers with `#`: `iteration 7`, `iteration -3` and `iteration #7` become `iteration #`.
-
-    A dash inside a word is not a sign.
-    """
-    return names.str.replace_all(SIGNED_NUMBER, "${1}#").str.replace_all(NUMBER, "#")
 
 
 @once_per_frame

@@ -143,9 +143,13 @@ def with_ascii_classes(pattern: str) -> str:
     return pattern
 
 
-NUMBER = re.compile(r"#?-?\d+(?![A-Za-z])")
+# The sign of a number, which a dash inside a word is not, and what numbers are replaced by, in this order.
+SIGN = r"(^|[^\w.])-(\d)", "${1}${2}"
+NUMBERS = (SIGN, (r"#(\d)", "${1}"), (r"(^|[^A-Za-z\d])\d+", "${1}#"), (r"\d+([^A-Za-z\d]|$)", "#${1}"))
 
 
-def fold_numbers(name: str) -> str:
-    """Return the name of a range with # for each number: `layer7` gives `layer#`, `h2d` stays."""
-    return NUMBER.sub("#", name)
+def fold_numbers(names: pl.Series) -> pl.Series:
+    """Replace numbers with `#`: `iteration 7`, `iteration -3` and `iteration #7` become `iteration #`, `h2d` stays."""
+    for pattern, by in NUMBERS:
+        names = names.str.replace_all(pattern, by)
+    return names

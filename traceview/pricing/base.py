@@ -274,7 +274,8 @@ class MeasuredCapture:
         code[known] = codes_of(self.trace.ranges, "name")[ranges[known]]
         codes, which = np.unique(code, return_inverse=True)
         known_texts = categories(texts) if len(known) else []
-        names = [fold_numbers(known_texts[number]) if number >= 0 else "" for number in codes.tolist()]
+        named = [known_texts[number] if number >= 0 else "" for number in codes.tolist()]
+        names = fold_numbers(pl.Series(named, dtype=pl.String)).to_list()
         index = {name: at for at, name in enumerate(dict.fromkeys(names))}
         return list(index), np.array([index[name] for name in names], np.int64)[which]
 

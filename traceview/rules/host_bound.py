@@ -279,7 +279,8 @@ def _launching_ranges(capture: MeasuredCapture) -> frozenset[str]:
     ranges, iterations = capture.analysis.nvtx, capture.analysis.iterations
     rows = () if isinstance(ranges, NotMeasured) else ranges
     whole = () if isinstance(iterations, NotMeasured) else (iterations.range,)
-    return frozenset(map(fold_numbers, (*(row.name for row in rows if row.kernel_count), *whole)))
+    names = [*(row.name for row in rows if row.kernel_count), *whole]
+    return frozenset(fold_numbers(pl.Series(names, dtype=pl.String)))
 
 
 def _names_loading(name: str) -> bool:

@@ -218,7 +218,10 @@ ROUTINES = frozenset(
         *("sort_scan", "reduction", "random", "layout"),
     )
 )
-GROUPED = re.compile(r"(?i)moe|grouped|expert|_ogs")  # no library has a plain routine for several experts
+# Products of several experts, for which no library has a plain routine, by the names of their kernels: fused_moe_kernel
+# (vLLM and SGLang, fused_moe.py), matmul_ogs (triton_kernels), GemmGrouped and GroupProblemShape (CUTLASS 2 and 3, and
+# with it torch._grouped_mm), GemmType::GroupedContiguous (DeepGEMM), and triton_..._grouped_mm (torch.compile).
+GROUPED = re.compile(r"(?i)fused_moe|matmul_ogs|gemm_?grouped|GroupProblemShape|GemmType::\w*Grouped|grouped_(gemm|mm)")
 FAMILY_WORDS = {
     "gemm": "matrix products",
     "convolution": "convolutions",
@@ -365,7 +368,7 @@ def _case(row: KernelUse, library: str | None, gpu: Mapping[str, object], *, spl
         return "tiny"
     if library is not None:
         return "library" if row.family in MATRIX else "library_memory"
-    if row.family in ROUTINES and not GROUPED.search(row.name):
+    if row.family in ROUTINES and not GROUPED.search(row.demangled or row.name):
         return str(row.family)
     if splits and row.blocks_per_sm is not None and row.blocks_per_sm < 1:
         return "few_blocks"

@@ -170,7 +170,7 @@ def _names_compile(column: pl.Series) -> Mask:
 
 def _ordinary(trace: Trace, before: Window) -> pl.DataFrame:
     """Return the ranges (start, end) before the first work that come again, each as long as later ones usually are."""
-    folded = pl.Series(list(map(fold_numbers, enum_texts(trace.ranges["name"]))), dtype=pl.String)
+    folded = fold_numbers(enum_texts(trace.ranges["name"]))
     ranges = trace.ranges.filter(~names_load_data(trace.ranges["name"]))  # _loading_before has these
     ranges = ranges.select("start", "end", name=folded.gather(ranges["name"].to_physical()))
     later, length_ns = pl.col("start") >= before.end, pl.col("end") - pl.col("start")
@@ -191,8 +191,8 @@ def _loading_before(trace: Trace, run: Window, work: Window) -> Mapping[str, int
     loads = ranges.filter(names_load_data(ranges["name"]))
     start, end = (loads[name].to_numpy().clip(run.start, work.start) for name in ("start", "end"))
     sums = Counter[str]()
-    for name, ns in zip(loads["name"], own_lengths(start, end).tolist(), strict=True):
-        sums[fold_numbers(name)] += ns
+    for name, ns in zip(fold_numbers(loads["name"].cast(pl.String)), own_lengths(start, end).tolist(), strict=True):
+        sums[name] += ns
     return sums
 
 

@@ -20,8 +20,8 @@ from tests.rules.helpers import with_calls
 from traceview.errors import RequestError
 from traceview.measure.activity import device_activity
 from traceview.measure.iterations import spread
-from traceview.measure.nvtx import fold_numbers
 from traceview.model.analysis import CAUSES, Iteration, Iterations, NotMeasured
+from traceview.model.names import fold_numbers
 from traceview.model.trace import Trace, Window
 from traceview.pipeline import open_trace
 
@@ -107,6 +107,8 @@ def test_iterations_by_the_nanosecond(trace: Trace, pattern: str | None) -> None
         ("[-1,-2]", "[#,#]"),
         ("v1.25", "v#.#"),
         ("forward", "forward"),
+        ("h2d of batch #7", "h2d of batch #"),
+        ("part 3of10", "part #of#"),
     ],
 )
 def test_numbers_fold_with_their_sign(name: str, shape: str) -> None:

@@ -18,13 +18,12 @@ from traceview.measure.nvtx import (
     PASS_WORDS,
     STEP_WORDS,
     Projection,
-    fold_numbers,
     phase_names,
     without_library_ranges,
 )
 from traceview.model.analysis import IterationCandidate
 from traceview.model.frozen import dataclass
-from traceview.model.names import names_with_match
+from traceview.model.names import fold_numbers, names_with_match
 from traceview.model.trace import Trace
 
 MIN_REPEATS, MIN_STEPS = 3, 2  # ranges of a name; numbered steps say that they repeat

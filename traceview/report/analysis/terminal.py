@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
+import polars as pl
+
 from traceview.model.analysis import (
     ITERATION_FIGURES,
     MUCH_MORE,
@@ -378,7 +380,8 @@ def _basis(analysis: Analysis) -> str:
     if isinstance(known, NotMeasured):
         return ""
     # The iterations of another loop have another name.
-    others = {fold_numbers(each.name) for each in known.per_iteration} - {fold_numbers(known.range)}
+    first, *folded = fold_numbers(pl.Series([known.range, *(each.name for each in known.per_iteration)]))
+    others = {*folded} - {first}
     names = (known.range, *others) if len(others) == 1 else (known.range,)
     name = " and ".join(map(title_name, names)) if known.source == "range" else "found without ranges"
     why = f": {plain(known.skipped_why, 100)}" if known.skipped > MANY_SKIPPED else ""
