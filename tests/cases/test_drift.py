@@ -7,8 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.captures import analyzed, sample
 from tests.cases.made import analyzed_case, iterations
+from tests.made_trace import made_trace
+from tests.rules.helpers import MS
+from traceview import analyze
 from traceview.measure.iterations.drift import iteration_drift
 from traceview.measure.iterations.times import IterationLaunches
 from traceview.model.drift import Drift
@@ -42,6 +44,10 @@ def test_steps_of_equal_length_do_not_drift(name: str) -> None:
         ({"first_mhz": 1980, "last_mhz": 1980}, "at the same clock of the GPU (1,980 MHz)"),
         ({"last_kernels": 120}, "they launch 100 kernels at first and 120 at the end"),
         ({"kernels_ratio": 1.01}, "the same kernels take as long, so that the host or waits change"),
+        (
+            {"kernels_ratio": 1.07},
+            "the host or waits change more than kernels: the same kernels take 1.07 times as long",
+        ),
         ({"kernels_ratio": 0.9}, "although the same kernels take 0.90 times as long"),
         ({"kernels_ratio": None}, "rise from 10.0 to 12.0 ms: "),
         ({"first_ns": 14_000_000}, "fall from 14.0 to 12.0 ms"),
@@ -53,12 +59,22 @@ def test_reason_of_a_change(change: dict[str, int | float | None], words: str) -
     assert words in f"{drift.words}: {drift.reason}"
 
 
-def test_kernels_alone_can_drift() -> None:
-    """Kernels on managed memory take less at the end, when their pages are on the GPU; the steps vary as before."""
-    analysis = analyzed(sample("scenarios/managed.sqlite"))
+@pytest.mark.parametrize("count", [15, 60])
+def test_kernels_alone_can_drift(count: int) -> None:
+    """Made steps of 10 ms, whose kernel takes 1 ms, and 1.5 ms in the second half; five of them say nothing."""
+    work = [(10 * MS * at, 10 * MS * at + (MS if 2 * at < count else 3 * MS // 2)) for at in range(count)]
+    trace = made_trace(
+        [(start + 1000, end + 1000, "compute", 0, at) for at, (start, end) in enumerate(work)],
+        [(start, start + 1000, "api", 0) for start, _ in work],
+        [(start, start + 9 * MS, "step", 0) for start, _ in work],
+    )
+    analysis = analyze(trace)
     drift = iterations(analysis).drift
-    assert drift is not None and not drift.of_iterations
-    assert any(note.id == "kernel_drift" and note.text == drift.kernel_words for note in analysis.notes)
+    assert (drift is not None) == (count > 30)
+    assert drift is None or not drift.of_iterations
+    assert drift is None or any(
+        each.id == "kernel_drift" and each.text == drift.kernel_words for each in analysis.notes
+    )
     assert "during the run" not in analysis.answer.text
 
 

@@ -194,6 +194,8 @@ def test_lost_ranges(tmp_path: Path) -> None:
     assert ids(info(tmp_path, **launches(3, 3), nvtx=[domain])) == ["lost_ranges"]
     python = Nvtx(text="Python Backtrace", kind=75, end=None)  # nsys creates it for its samples
     assert ids(info(tmp_path, **launches(3, 3), nvtx=[python])) == []
+    library = Nvtx(text="cuBLAS", kind=75, end=None)  # it creates its domain without a range
+    assert ids(info(tmp_path, **launches(3, 3), nvtx=[library])) == []
     assert info(tmp_path, **launches(3, 3), nvtx=[domain, Nvtx(text="step")]).health == ()
     name_of_a_thread = Nvtx(text="loader", kind=39, end=None)
     assert info(tmp_path, **launches(3, 3), nvtx=[name_of_a_thread]).health == ()

@@ -263,12 +263,15 @@ MUCH_MORE = 1.2  # mean over the usual length; above it, pauses or stalls length
 MAX_NAMED_KINDS = 3  # kinds that a sentence names; more are a range (METRICS "Kinds of iterations")
 
 
-def kinds_words(kinds: Sequence[IterationKind]) -> str:
-    """Return the kinds in words: "16 of 7.5 ms and 8 of 44 ms", more than three as a range; "" without any."""
+def kinds_words(kinds: Sequence[IterationKind], *, has_last: bool = False) -> str:
+    """Return the kinds in words: "16 of 7.5 ms and 8 of 44 ms", more than three as a range; "" without any.
+
+    With `has_last`, the last iteration is of no kind.
+    """
     if len(kinds) > MAX_NAMED_KINDS:
         times = [kind.time_ns for kind in kinds]
         return f"{time_range(min(time.p5 for time in times), max(time.p95 for time in times))}"
-    *first, last = [kind.words for kind in kinds] or [""]
+    *first, last = [*(kind.words for kind in kinds), *["the last"] * has_last] or [""]
     return f"{', '.join(first)} and {last}" if first else last
 
 
@@ -337,7 +340,9 @@ class Iterations:
     @property
     def time_words(self) -> str:
         """What an iteration takes: "13.8 ms", or "16 of 7.5 ms and 8 of 44 ms" where there are kinds."""
-        return kinds_words(self.kinds) or duration(self.time_ns)
+        if not self.kinds:
+            return duration(self.time_ns)
+        return kinds_words(self.kinds, has_last=sum(kind.count for kind in self.kinds) < self.counted)
 
 
 @dataclass(frozen=True, slots=True)

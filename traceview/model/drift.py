@@ -6,6 +6,7 @@ from traceview.model.frozen import dataclass
 from traceview.model.units import durations
 
 MIN_CHANGE = 0.05  # share of the length of iterations or kernels, above which they drift
+MIN_EXPLAINED = 0.5  # share of a change of the iterations that kernels explain if they alone take all the time
 MIN_CLOCK, MIN_KERNELS = 0.03, 0.02  # changes of the clock and of the number of kernels that explain one
 
 
@@ -44,7 +45,9 @@ class Drift:
     @property
     def kernel_words(self) -> str:
         """How the kernels change, in a sentence."""
-        return f"The same kernels take {self.kernels_ratio:.2f} times as long at the end of the run as at the start."
+        return (
+            f"Kernels with the same grid take {self.kernels_ratio:.2f} times as long at the end of the run as at first."
+        )
 
     @property
     def reason(self) -> str:
@@ -55,11 +58,13 @@ class Drift:
             return ""
         if abs(self.kernels_ratio - 1) <= MIN_CHANGE:
             return "the same kernels take as long, so that the host or waits change"
-        if (self.kernels_ratio > 1) != (self.last_ns > self.first_ns):
-            return f"although the same kernels take {self.kernels_ratio:.2f} times as long: the host or waits change"
         same = f"the same kernels take {self.kernels_ratio:.2f} times as long"
+        if (self.kernels_ratio > 1) != (self.last_ns > self.first_ns):
+            return f"although {same}: the host or waits change"
+        if abs(self.kernels_ratio - 1) < MIN_EXPLAINED * abs(self.last_ns / self.first_ns - 1):
+            return f"the host or waits change more than kernels: {same}"
         if self.first_mhz is None or self.last_mhz is None:
-            return f"{same}, as with another clock of the GPU (heat, power), which the capture does not show"
+            return f"{same}, as with another clock of the GPU (heat, power) or with other values"
         if abs(self.last_mhz - self.first_mhz) > MIN_CLOCK * self.first_mhz:
             return f"{same}, and the clock of the GPU goes from {self.first_mhz:,} to {self.last_mhz:,} MHz"
         return f"{same} at the same clock of the GPU ({self.last_mhz:,} MHz), as with other values or shared memory"

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from traceview.model.times import MAX_DISTANCE
-from traceview.model.trace import CLOCK_FIGURES, PROFILER_DOMAINS, SOURCES, Note
+from traceview.model.trace import CLOCK_FIGURES, LIBRARY_DOMAINS, PROFILER_DOMAINS, SOURCES, Note
 from traceview.model.units import duration, quantity, share, signed_duration
 from traceview.normalise.api import without_suffix
 from traceview.normalise.codes import NAMES, UNNAMED, categories, texts_of
@@ -111,11 +111,11 @@ def collect_evidence(tables: dict[str, pl.DataFrame]) -> Evidence:
 
 
 def _has_own_domain(nvtx: pl.DataFrame) -> bool:
-    """Return whether a domain exists that nsys did not create itself."""
+    """Return whether a domain exists that neither nsys nor a library creates: they create some without a range."""
     created = nvtx.filter(pl.col("eventType") == raw.DOMAIN_CREATED)
     if "text" not in created.columns:
         return True
-    return not created["text"].fill_null("").is_in(PROFILER_DOMAINS).all()
+    return not created["text"].fill_null("").is_in((*PROFILER_DOMAINS, *LIBRARY_DOMAINS)).all()
 
 
 def _failed_calls(calls: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> pl.DataFrame:

@@ -175,10 +175,7 @@ def _missing_data(trace: Trace, count: int) -> Iterator[Note]:
                 "No launch is recorded: another process launches, or a crash lost it. Capture it to its regular end, "
             )
         else:
-            advice = (
-                "Either the program uses no GPU of NVIDIA, AMD or Intel, or its work was not traced. Capture it on a "
-                "machine with such a GPU, "
-            )
+            advice = "The profiler traced no GPU, or the program uses none of NVIDIA, AMD or Intel. Capture it again, "
         yield Note(
             "no_gpu_work",
             "The capture has no GPU work: only ranges, iterations and other times of the host are measured. "

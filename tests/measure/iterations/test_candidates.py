@@ -9,6 +9,7 @@ import pytest
 
 from tests.made_trace import made_trace
 from tests.measure.iterations.whole_trace import measure_iterations
+from traceview.measure.iterations.candidates import repeating_ranges
 from traceview.measure.nvtx import phase_names
 from traceview.model.analysis import Iterations
 from traceview.model.trace import Trace
@@ -155,3 +156,10 @@ def test_steps_by_name_contain_layers() -> None:
     ]
     launches = [start + 10 for start, _, name in ranges if name == "attn(B)"]
     assert name_of(made(ranges, launches)) == "ProfilerStep#"
+
+
+@pytest.mark.parametrize(("names", "shape"), [(["3D_backbone"], "3D_backbone"), (["step1", "step2"], "step#")])
+def test_a_number_that_is_the_same_everywhere_is_no_counter(names: list[str], shape: str) -> None:
+    ranges = [(100 * at, 100 * at + 90, names[at % len(names)]) for at in range(8)]
+    found = repeating_ranges(made(ranges, []).ranges.with_row_index("row"))
+    assert found is not None and found.name == shape

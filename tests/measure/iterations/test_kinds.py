@@ -90,6 +90,8 @@ def test_last_iteration_without_a_typical_pause_is_of_no_kind() -> None:
     same = np.ones(9, np.int64)
     short, long = iteration_kinds(times, IterationLaunches(done, same, same))
     assert kinds_words((short, long)) == "4 of 400 ms and 4 of 2.08 s" and times.last_border == done[-1]
+    words = kinds_words((short, long), has_last=True)
+    assert words == "4 of 400 ms, 4 of 2.08 s and the last"
     assert short.share + long.share == pytest.approx(1 - 80 / (4 * 2480 + 80))
 
 

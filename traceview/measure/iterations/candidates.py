@@ -138,12 +138,18 @@ def repeating_ranges(ranges: pl.DataFrame) -> RepeatedRange | None:
         "start",
         "end",
         "thread",
-        names.replace_strict(unique, fold_numbers(unique), return_dtype=pl.String).alias("folded"),
+        names.replace_strict(unique, _fold_counters(unique), return_dtype=pl.String).alias("folded"),
     )
     repeats = pl.len().over("thread", "folded") >= MIN_REPEATS
     repeated = frame.filter(repeats)
     repeated = repeated.filter(pl.Series(_is_outermost(repeated))).filter(repeats)
     return None if repeated.is_empty() else _longest_candidate(repeated)
+
+
+def _fold_counters(names: pl.Series) -> pl.Series:
+    """Return distinct names with # for their numbers; a number that no two names differ in is no counter: `3D`."""
+    folded = fold_numbers(names)
+    return folded.zip_with(folded.is_duplicated(), names)
 
 
 @dataclass(frozen=True, slots=True)

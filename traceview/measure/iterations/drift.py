@@ -22,7 +22,7 @@ from traceview.model.trace import Trace, Window
 MIN_COUNTED = 10  # iterations; with fewer, chance explains any order of lengths
 MIN_RANK = 2.55  # standard deviations of the rank sum: 1 of 100 orders of equal lengths has as many
 MIN_SHIFTED = 2 / 3  # share of the time of kernels whose lengths shift as a whole
-MIN_INSTANCES = 4  # kernels of a launch shape in each third
+MIN_INSTANCES, MIN_COMPARED = 4, 10  # kernels in each third, of a launch shape and in all; fewer differ by chance
 MAX_KERNELS = 50_000  # kernels of each third that are compared
 
 
@@ -74,6 +74,8 @@ def _kernel_ratio(trace: Trace, early: Window, late: Window, devices: Collection
     sums = [_quartiles(trace, window, devices, from_end=window is late) for window in (early, late)]
     both = sums[0].join(sums[1], on="shape", suffix="_late")
     both = both.filter(pl.min_horizontal("count", "count_late") >= MIN_INSTANCES)
+    if both["count"].sum() < MIN_COMPARED:
+        return None
     weight = both["count"] * both["median"]
     before, after = float(weight.sum()), float((both["count"] * both["median_late"]).sum())
     if not before:
