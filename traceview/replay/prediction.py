@@ -156,14 +156,12 @@ class Changes:
         for change in (*self.known.values(), *more):
             asked = change.name not in self.known
             prediction = _prediction(self.model, [change]) if asked else self.prediction(change.name)
-            if isinstance(prediction, Prediction):
-                gain = self.model.measured - prediction.iteration_ns
-                if not asked and gain < LEAST_GAIN * self.model.measured:
-                    prediction = "an iteration would not become shorter"
-            if isinstance(prediction, Prediction):
+            if isinstance(prediction, str):
+                left_out.append(NotApplicable(change.name, change.title, prediction))
+            elif asked or prediction.iteration_ns <= (1 - LEAST_GAIN) * self.model.measured:
                 predictions.append(prediction)
             else:
-                left_out.append(NotApplicable(change.name, change.title, prediction))
+                left_out.append(NotApplicable(change.name, change.title, "an iteration would not become shorter"))
         if self.with_loader is not None:
             predictions.append(self.with_loader)
         return tuple(sorted(predictions, key=self._rank)), tuple(left_out)
@@ -242,11 +240,12 @@ class Changes:
             together = [(self.together([each.name for each in (*made, change)]), change) for change in remaining]
             # A change that does not apply is not tried again.
             applied = [(each, change) for each, change in together if isinstance(each, Prediction)]
-            if not applied:
+            gaining = [
+                each for each in applied if best - each[0].iteration_ns >= MIN_FURTHER_GAIN * self.model.measured
+            ]
+            if not gaining:
                 break
-            prediction, change = min(applied, key=lambda pair: pair[0].iteration_ns)
-            if prediction.iteration_ns > best - MIN_FURTHER_GAIN * self.model.measured:
-                break
+            prediction, change = min(gaining, key=lambda pair: pair[0].iteration_ns)
             best = prediction.iteration_ns
             made.append(change)
             remaining = [each for _, each in applied if each is not change and each.name not in change.alternatives]
@@ -278,9 +277,8 @@ def predict(analysis: Analysis, names: Sequence[str], *, more: Sequence[GraphCha
     their times are contradictory.
     """
     known = {change.name: change for change in (*CHANGES, *compute_changes(analysis.trace))}
-    for name in names:
-        if name not in known:
-            raise RequestError(f"unknown change {name!r}; choose from {', '.join(known)}")
+    if unknown := [name for name in names if name not in known]:
+        raise RequestError(f"unknown change {unknown[0]!r}; choose from {', '.join(known)}")
     model = _model(analysis)
     if isinstance(model, str):
         raise RequestError(f"{analysis.info.file}: {model}")
@@ -346,15 +344,12 @@ def _faster_kernels(
     trace: Trace, graph: DependencyGraph, speedups: Mapping[str, float] | None
 ) -> tuple[GraphChange, ...]:
     rows = graph.operations.row[np.isin(graph.operations.code, COUNTED)]
-    frame = trace.operations[rows].select(
-        pl.col("name").cast(pl.String),
-        pl.col("name").to_physical().cast(pl.Int64).alias("code"),
-        (pl.col("end") - pl.col("start")).alias("ns"),
-    )
+    code, ns = pl.col("name").to_physical().cast(pl.Int64).first(), (pl.col("end") - pl.col("start")).sum()
+    kernels = trace.operations[rows].group_by(pl.col("name").cast(pl.String)).agg(code=code, ns=ns)
+    kernels = kernels.sort(["ns", "name"], descending=[True, False])
+    codes = dict(kernels.select("name", "code").iter_rows())
     if speedups is None:
-        totals = frame.group_by("name").agg(pl.col("ns").sum()).sort(["ns", "name"], descending=[True, False])
-        speedups = {totals["name"][0]: DEFAULT_SPEEDUP} if len(totals) else {}
-    codes = dict(frame.select("name", "code").iter_rows())
+        speedups = dict.fromkeys(kernels["name"].head(1), DEFAULT_SPEEDUP)
     for name, speedup in speedups.items():
         if name not in codes:
             raise RequestError(f"{trace.info.file}: no kernel called {name} runs in the modelled iterations")
@@ -393,31 +388,27 @@ def _prediction(model: RunModel, changes: Sequence[GraphChange]) -> Prediction |
     path["compute"] += max(0, remaining - sum(path.values()))
     total = max(sum(path.values()), 1)
     path = {kind: ns * time // total for kind, ns in path.items()}
-    on_kernels = _kernel_notes(run) if any(change.name in COMPUTE_CHANGES for change in changes) else ()
-    batches = math.prod(change.times for change in changes)
-    taken = [MAY_GAIN_NOTHING] if _loader_takes(model, [change.name for change in changes]) else []
-    if taken:
+    notes, names = [_gain_note(model, time, changes)], [change.name for change in changes]
+    # What faster loading gains goes to copies that block the host, if there are any.
+    blocked = names != [LOADING.name] or pageable_copies(model.graph).any()
+    if model.waits_for_loader and loader_may_take(names) and blocked:
+        notes.append(MAY_GAIN_NOTHING)
         high = max(high, model.measured)
+    if not COMPUTE_CHANGES.isdisjoint(names) and (kernels := kernel_time(run.graph)) <= MAX_KERNELS * run.time:
+        notes.append(
+            f"kernels do not limit it: they take {duration(kernels)}, and the host's time differs between runs"
+        )
     return Prediction(
-        "+".join(change.name for change in changes),
+        "+".join(names),
         ", ".join(change.title for change in changes),
         time,
         min(max(low, remaining), time),
         high,
         max((change.effort for change in changes), key=EFFORTS.index),
         "; ".join(change.rests_on for change in changes),
-        "; ".join([*_gain_notes(model, time, batches), *taken, *on_kernels, *run.graph.remarks]),
+        "; ".join(filter(None, [*notes, *run.graph.remarks])),
         path,
     )
-
-
-def _loader_takes(model: RunModel, names: Sequence[str]) -> bool:
-    """Return whether a loader that the loop waits for may take what these changes gain.
-
-    What faster loading gains goes to copies that block the host, if there are any.
-    """
-    blocked = names != [LOADING.name] or bool(pageable_copies(model.graph).any())
-    return model.waits_for_loader and loader_may_take(names) and blocked
 
 
 def _expected_time(model: RunModel, changes: Sequence[GraphChange], run: ChangedRun) -> int:
@@ -434,22 +425,14 @@ def _expected_time(model: RunModel, changes: Sequence[GraphChange], run: Changed
     return max(expected, 1)
 
 
-def _gain_notes(model: RunModel, time: int, batches: int) -> tuple[str, ...]:
-    """Return the gain in samples, or that there is little or none."""
-    if batches > 1:
-        return (f"{batches} batches a step: {ratio(batches * model.measured / time)} times the samples per second",)
+def _gain_note(model: RunModel, time: int, changes: Sequence[GraphChange]) -> str:
+    """Return the gain in samples, or that there is little or none; "" for other gains."""
+    if (batches := math.prod(change.times for change in changes)) > 1:
+        return f"{batches} batches a step: {ratio(batches * model.measured / time)} times the samples per second"
     gain = 1 - time / model.measured
     if gain < -MIN_GAIN:
-        return (f"alone it is {share(-gain)} slower",)
-    return ("alone it gains little or nothing",) if gain < MIN_GAIN else ()
-
-
-def _kernel_notes(run: ChangedRun) -> tuple[str, ...]:
-    """Return what the kernels take if they do not limit a change to the compute."""
-    kernels = kernel_time(run.graph)
-    if kernels > MAX_KERNELS * run.time:
-        return ()
-    return (f"kernels do not limit it: they take {duration(kernels)}, and the host's time differs between runs",)
+        return f"alone it is {share(-gain)} slower"
+    return "alone it gains little or nothing" if gain < MIN_GAIN else ""
 
 
 def choice_words(first: Prediction, other: Prediction) -> tuple[str, str]:
@@ -466,13 +449,11 @@ def choice_times(first: Prediction, other: Prediction) -> tuple[int, int]:
 
 def _choices(changes: Changes, alone: Sequence[Prediction]) -> Iterator[Note]:
     """Yield which of two alternatives to try first, if one of them is the best change."""
-    alike = changes.alternatives(alone[0].change) if alone else ()
-    if not alike:
-        return
-    both, choice = choice_words(*alike)
-    unit = "the run" if changes.model.is_whole_run else "an iteration"
-    text = f"{both} would take {unit} to {time_range(*choice_times(*alike))}; try {choice}"
-    yield Note("alternatives", f"{text[:1].upper()}{text[1:]}", tuple(each.change for each in alike))
+    if alike := changes.alternatives(alone[0].change) if alone else ():
+        both, choice = choice_words(*alike)
+        unit = "the run" if changes.model.is_whole_run else "an iteration"
+        text = f"{both} would take {unit} to {time_range(*choice_times(*alike))}; try {choice}"
+        yield Note("alternatives", f"{text[:1].upper()}{text[1:]}", tuple(each.change for each in alike))
 
 
 def _notes(model: RunModel, trace: Trace) -> Iterator[Note]:
@@ -484,14 +465,12 @@ def _notes(model: RunModel, trace: Trace) -> Iterator[Note]:
         f"pinned copies at {rate(facts.pinned_rate, 1)} ({source}); {duration(facts.launch_latency)} from a "
         f"launch to its kernel, {duration(facts.kernel_gap)} between kernels",
     )
-    if model.is_unprofiled:
-        text = "predictions are for runs without the profiler; compare them with such runs, not with captures"
-        yield Note("profiler", text)
-    else:
-        yield Note("profiler", "host times are as measured under the profiler; without it the host is faster")
-        if facts.overhead >= MIN_OVERHEAD:
-            text = f"{share(facts.overhead)} of the modelled time is profiler overhead, which predictions keep"
-            yield Note("overhead", text)
+    without = "predictions are for runs without the profiler; compare them with such runs, not with captures"
+    under = "host times are as measured under the profiler; without it the host is faster"
+    yield Note("profiler", without if model.is_unprofiled else under)
+    if facts.overhead >= MIN_OVERHEAD and not model.is_unprofiled:
+        text = f"{share(facts.overhead)} of the modelled time is profiler overhead, which predictions keep"
+        yield Note("overhead", text)
     if model.selection.summary.source == "period":
         yield UNNAMED
     if (count := trace.operations["process"].n_unique()) > 1:
