@@ -115,7 +115,9 @@ def compared(folder: Path) -> Iterator[Came | str]:
     """Yield each measured change of a folder beside its prediction, or why there is none."""
     for name, measured in json.loads((folder / "measured.json").read_text(encoding="utf-8")).items():
         file = next(each for each in sorted(folder.iterdir()) if each.name.startswith(f"{name}."))
-        changes, before = changes_of_run(traceview.analyze(str(file))), statistics.median(measured.pop("base"))
+        analysis, before = traceview.analyze(str(file)), statistics.median(measured.pop("base"))
+        changes = changes_of_run(analysis)
+        changes = None if changes is None else changes.with_findings(analysis.findings)
         for change, times in measured.items():
             came, names = statistics.median(times), change.split("+")
             result = "no model" if changes is None else changes.together(names)

@@ -17,7 +17,8 @@ from traceview.model.program import Program
 from traceview.model.trace import Trace
 from traceview.model.whatif import Prediction
 from traceview.pipeline import analyze as analyze_capture
-from traceview.replay.prediction import Changes, changes_of_run, choice_words, predict
+from traceview.replay.choices import choice_words
+from traceview.replay.prediction import Changes, changes_of_run, predict
 from traceview.rules.answer import with_answer
 
 analyze = partial(analyze_capture, costs=None)

@@ -13,9 +13,11 @@ import pytest
 from tests.captures import sample
 from tests.pages import analyzed
 from traceview.model.catalogue import read_toml
+from traceview.model.whatif import Prediction
 from traceview.pricing.speedups import SPEEDUPS
 from traceview.replay.changes import CHANGES
-from traceview.replay.prediction import predict
+from traceview.replay.outcome import replay_changes
+from traceview.replay.prediction import changes_of_run, predict
 from traceview.replay.ranges import MIN_PROGRAMS, PAIRS, UNKNOWN, MeasuredPair, measured_pairs, spread
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,6 +84,24 @@ def test_predictions_have_the_range() -> None:
     prediction = predict(analysis, ["pin"])
     around = spread(["pin"], "gpu")
     assert prediction.high_ns / prediction.iteration_ns == pytest.approx(around.high * 1.02, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["trainer/serial", "trainer/prefetch", "dual", "serial"])
+def test_range_saves_no_more_than_the_finding_costs_or_the_replay_saves(name: str) -> None:
+    analysis = analyzed(sample(f"{name}.sqlite"), costs=None)
+    changes = changes_of_run(analysis)
+    assert changes is not None
+    priced = changes.with_findings(analysis.findings)
+    base = changes.model.measured
+    for change, cost in priced.costs.items():
+        alone, bounded = changes.prediction(change), priced.prediction(change)
+        if not isinstance(alone, Prediction) or not isinstance(bounded, Prediction):
+            assert alone == bounded
+            continue
+        run = replay_changes(changes.model, [changes.known[change]])
+        assert not isinstance(run, str) and alone.iteration_ns == bounded.iteration_ns
+        assert base - bounded.low_ns <= max(cost, base - run.time, base - bounded.iteration_ns) + 0.02 * base + 1
+        assert alone.low_ns <= bounded.low_ns <= bounded.iteration_ns
 
 
 def test_most_times_come_inside_a_range_that_has_not_seen_their_program() -> None:

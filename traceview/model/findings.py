@@ -104,6 +104,7 @@ class Finding:
         unsure_because: What the capture lacks that the finding rests on.
         host: Where the host was in the idle time that the finding costs, if known.
         change: The change of `traceview whatif` that predicts what the remedy gives; "" for none.
+        offered: The changes that the remedy may be, separated by spaces; `change` is the one that gains most of these.
         remedy: The advice in one line.
         otherwise: The advice in one line where the change does not apply to the program; "" if it is the same.
         loss: Words for its time in the answer: "gaps between small kernels".
@@ -132,6 +133,7 @@ class Finding:
     unsure_because: str | None = None
     host: HostPlace | None = None
     change: str = ""
+    offered: str = ""
     remedy: str = ""
     otherwise: str = ""
     loss: str = ""

@@ -83,26 +83,28 @@ def analyze_trace(trace: Trace, options: AnalysisOptions | None = None) -> Analy
     work = TraceWork.from_trace(trace, options.device)
     measured = measure_capture(work, options)
     modelled = started_beside(partial(model_capture, measured))  # while rules look at the capture
-    analysis = _with_findings(work, measured, modelled)
+    analysis, changes = _with_findings(work, measured, modelled)
 
     def other_window() -> Analysis | None:
         if all(use.window == use.steady.window for use in measured.devices):
             return None
-        return _with_findings(work, replace(measured, whole=not measured.whole), modelled)
+        return _with_findings(work, replace(measured, whole=not measured.whole), modelled).analysis
 
-    return AnalyzedCapture(analysis, modelled().changes, work, other_window)
+    return AnalyzedCapture(analysis, changes, work, other_window)
 
 
-def _with_findings(work: TraceWork, measured: Analysis, modelled: Callable[[], Modelled]) -> Analysis:
-    """Return an analysis with its findings by gain, its notes and its answer."""
+def _with_findings(work: TraceWork, measured: Analysis, modelled: Callable[[], Modelled]) -> Modelled:
+    """Return an analysis with its findings by gain, its notes and its answer, and the changes that gains are from."""
 
     def priced() -> Analysis:
         return replace(modelled().analysis, whole=measured.whole)
 
     findings, notes = find(work, measured, priced)
     analysis = priced()
-    findings = with_gains(analysis, findings, modelled().changes)
-    return with_answer(replace(analysis, findings=findings, notes=(*analysis.notes, *notes)))
+    changes = modelled().changes
+    changes = None if changes is None else changes.with_findings(findings)
+    findings = with_gains(analysis, findings, changes)
+    return Modelled(with_answer(replace(analysis, findings=findings, notes=(*analysis.notes, *notes))), changes)
 
 
 def analyze_capture(

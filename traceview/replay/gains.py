@@ -21,8 +21,10 @@ from traceview.pricing.describe import decisive_cost
 from traceview.replay.changes import shorter_compute
 from traceview.replay.changes.base import EFFORTS, gain_rank
 from traceview.replay.changes.hiding import PREFETCH_COLLECTIVE, REORDER, SEPARATE_STREAM
+from traceview.replay.choices import choice_times, choice_words
 from traceview.replay.graph import path_times
-from traceview.replay.prediction import Changes, choice_times, choice_words
+from traceview.replay.prediction import Changes
+from traceview.replay.ranges import cost_in_time
 
 MAX_REPLAYED = 75_000  # operations that an analysis replays, so that 1.0 million kernels take at most 5% longer
 REPLAYS = 2  # replays of each change: once more where the clock of a busier GPU falls
@@ -98,7 +100,7 @@ class _Gains:
             finding = replace(finding, remedy=f"{HOW_TO_HIDE[change]}.")
         others = tuple(map(self.finding, finding.others))
         severity = severity_from_share(gain.fraction)
-        return replace(finding, gain=gain, change=change, severity=severity, others=others)
+        return replace(finding, gain=gain, change=change, offered=finding.change, severity=severity, others=others)
 
     def with_choice(self, finding: Finding) -> Finding:
         """Return the finding with the words for its change and another one that gains alike, if there is one."""
@@ -164,12 +166,7 @@ class _Gains:
 
     def _cost(self, finding: Finding) -> int:
         """Return what a finding costs an iteration, or the run without iterations: without the profiler if known."""
-        if self._is_run:
-            return min(decisive_cost(finding), self._base)
-        unprofiled, measured = finding.unprofiled_cost_per_iteration_ns, finding.cost_per_iteration_ns
-        each = measured if unprofiled is None else unprofiled
-        whole = int(finding.decisive_fraction * self._base)
-        return min(whole, self._base) if each is None else min(each, whole, self._base)
+        return cost_in_time(finding, self._base, is_run=self._is_run)
 
     def _what_else_goes(self, finding: Finding, prediction: Prediction) -> str:
         """Return which time on the critical path, besides the finding's, a change shortens: what, then by how much."""

@@ -13,10 +13,10 @@ import polars as pl
 
 from traceview.errors import RequestError
 from traceview.model.analysis import Analysis, Iterations, NotMeasured
-from traceview.model.findings import gaining_part
+from traceview.model.findings import Finding, gaining_part
 from traceview.model.frozen import dataclass
 from traceview.model.trace import Note, Trace
-from traceview.model.units import duration, rate, ratio, share, time_range
+from traceview.model.units import duration, rate, ratio, share
 from traceview.model.unprofiled import UnprofiledTime
 from traceview.model.whatif import Combinations, NotApplicable, Prediction, WhatIf
 from traceview.pricing.speedups import SPEEDUPS
@@ -25,6 +25,7 @@ from traceview.replay.changes import CHANGES, compute_changes, faster
 from traceview.replay.changes.base import EFFORTS, H2D, GraphChange, gain_rank
 from traceview.replay.changes.copies import PIN, PIN_HERE, PREFETCH, pageable_copies
 from traceview.replay.changes.host import LOADING
+from traceview.replay.choices import ALTERNATIVES, choice_note
 from traceview.replay.constants import CAPTURE_NOISE
 from traceview.replay.graph import (
     COUNTED,
@@ -46,11 +47,9 @@ from traceview.replay.outcome import (
     replay_changes,
     share_of_others,
 )
-from traceview.replay.ranges import loader_may_take, spread
+from traceview.replay.ranges import cost_of_changes, loader_may_take, spread
 from traceview.replay.select import LaunchedWork, select
 
-# Changes that save the same time, in the words of an answer.
-ALTERNATIVES = ({"tf32": "TF32", "bf16": "bfloat16"}, {"compile": "compiling", "graph": "a CUDA graph"})
 ALIKE = 0.75  # share of the larger gain from which on two changes gain alike
 COMPUTE_CHANGES = frozenset(speedup.name for speedup in SPEEDUPS)
 MAX_ERROR = 0.25  # share of the measured time; a model with a larger error does not represent the run
@@ -91,9 +90,10 @@ def whatif(
     if isinstance(model, str):
         return NotMeasured(model)
     graph, base, selection = model.graph, model.base, model.selection
-    changes = changes or Changes(analysis, _without_profiler(analysis, model))
+    changes = changes or Changes(analysis, _without_profiler(analysis, model)).with_findings(analysis.findings)
     kernels = _faster_kernels(analysis.trace, graph, faster_kernels)
     alone, left_out = changes.each_alone((*kernels, *more))
+    alike = changes.alternatives(alone[0].change) if alone else ()
     return WhatIf(
         info=analysis.info,
         range=selection.range,
@@ -108,7 +108,7 @@ def whatif(
         predictions=alone,
         together=changes.best_together(),
         left_out=left_out,
-        notes=(*_choices(changes, alone), *_notes(changes.model, analysis.trace)),
+        notes=(*choice_note(alike, is_run=model.is_whole_run), *_notes(changes.model, analysis.trace)),
     )
 
 
@@ -125,12 +125,19 @@ def changes_of_run(analysis: Analysis, work: LaunchedWork | None = None) -> Chan
 class Changes:
     """The changes that fit a program, and what each of them alone gives in a model of the run.
 
-    `analyze` and `whatif` share them. A change is predicted at its first use.
+    `analyze` and `whatif` share them. A change is predicted at its first use. `costs` are the ns of an iteration that
+    the findings on a change cost: its range saves no more, but for the noise of captures, unless its replay does.
     """
 
     analysis: Analysis
     model: RunModel
     known_results: dict[str, Prediction | str] = field(default_factory=dict)
+    costs: Mapping[str, int] = field(default_factory=dict)
+
+    def with_findings(self, findings: Sequence[Finding]) -> Changes:
+        """Return the changes of the same run, none of which is predicted yet, with the costs of its findings."""
+        costs = cost_of_changes(findings, self.model.measured, is_run=self.model.is_whole_run)
+        return replace(self, known_results={}, costs=costs)
 
     @cached_property
     def known(self) -> Mapping[str, GraphChange]:
@@ -143,7 +150,7 @@ class Changes:
         """Return the prediction for a change, or the reason why there is none."""
         if name not in self.known_results:
             change = self.known.get(name)
-            result = "it does not fit this program" if change is None else _prediction(self.model, [change])
+            result = "it does not fit this program" if change is None else self._predicted([change])
             self.known_results[name] = result
         return self.known_results[name]
 
@@ -155,7 +162,7 @@ class Changes:
         predictions, left_out = [], []
         for change in (*self.known.values(), *more):
             asked = change.name not in self.known
-            prediction = _prediction(self.model, [change]) if asked else self.prediction(change.name)
+            prediction = self._predicted([change]) if asked else self.prediction(change.name)
             if isinstance(prediction, str):
                 left_out.append(NotApplicable(change.name, change.title, prediction))
             elif asked or prediction.iteration_ns <= (1 - LEAST_GAIN) * self.model.measured:
@@ -224,7 +231,7 @@ class Changes:
         compatible = (
             made for made in sets if not any(left.name in right.alternatives for left in made for right in made)
         )
-        together = (_prediction(self.model, made) for made in compatible)
+        together = (self._predicted(made) for made in compatible)
         return Combinations(
             base_ns=self.model.measured,
             path=path_times(self.model.graph, self.model.base),
@@ -240,12 +247,10 @@ class Changes:
             together = [(self.together([each.name for each in (*made, change)]), change) for change in remaining]
             # A change that does not apply is not tried again.
             applied = [(each, change) for each, change in together if isinstance(each, Prediction)]
-            gaining = [
-                each for each in applied if best - each[0].iteration_ns >= MIN_FURTHER_GAIN * self.model.measured
-            ]
+            gaining = [row for row in applied if best - row[0].iteration_ns >= MIN_FURTHER_GAIN * self.model.measured]
             if not gaining:
                 break
-            prediction, change = min(gaining, key=lambda pair: pair[0].iteration_ns)
+            prediction, change = min(gaining, key=lambda row: row[0].iteration_ns)
             best = prediction.iteration_ns
             made.append(change)
             remaining = [each for _, each in applied if each is not change and each.name not in change.alternatives]
@@ -260,7 +265,10 @@ class Changes:
             return self.prediction(next(iter(names)))
         if unknown := [name for name in names if name not in self.known]:
             return f"{unknown[0]} does not fit this program"
-        return _prediction(self.model, [change for name, change in self.known.items() if name in names])
+        return self._predicted([change for name, change in self.known.items() if name in names])
+
+    def _predicted(self, changes: Sequence[GraphChange]) -> Prediction | str:
+        return _prediction(self.model, changes, self.costs)
 
     def saved_by(self, change: GraphChange) -> int | None:
         """Return the ns of an iteration that a change saves; None if it does not apply."""
@@ -284,7 +292,8 @@ def predict(analysis: Analysis, names: Sequence[str], *, more: Sequence[GraphCha
         raise RequestError(f"{analysis.info.file}: {model}")
     model = _without_profiler(analysis, model)
     chosen = (change.in_words_of(analysis.program) for name, change in known.items() if name in names)
-    prediction = _prediction(model, [*chosen, *more])
+    costs = Changes(analysis, model).with_findings(analysis.findings).costs
+    prediction = _prediction(model, [*chosen, *more], costs)
     if isinstance(prediction, str):
         raise RequestError(f"{analysis.info.file}: {prediction}")
     return prediction
@@ -366,7 +375,7 @@ def _changed(model: RunModel, changes: Sequence[GraphChange]) -> ChangedRun | st
         return f"the order of work in this run does not allow it ({error})"
 
 
-def _prediction(model: RunModel, changes: Sequence[GraphChange]) -> Prediction | str:
+def _prediction(model: RunModel, changes: Sequence[GraphChange], costs: Mapping[str, int]) -> Prediction | str:
     """Return the prediction, or the reason why there is none.
 
     Its middle is the replay with the part of the gain that comes, its range what measured pairs did around replays.
@@ -394,6 +403,9 @@ def _prediction(model: RunModel, changes: Sequence[GraphChange]) -> Prediction |
     if model.waits_for_loader and loader_may_take(names) and blocked:
         notes.append(MAY_GAIN_NOTHING)
         high = max(high, model.measured)
+    if all(change.name in costs for change in changes):
+        least = model.measured - sum(costs[change.name] for change in changes)
+        low = max(low, min(least, run.time) - int(CAPTURE_NOISE * model.measured))
     if not COMPUTE_CHANGES.isdisjoint(names) and (kernels := kernel_time(run.graph)) <= MAX_KERNELS * run.time:
         notes.append(
             f"kernels do not limit it: they take {duration(kernels)}, and the host's time differs between runs"
@@ -433,27 +445,6 @@ def _gain_note(model: RunModel, time: int, changes: Sequence[GraphChange]) -> st
     if gain < -MIN_GAIN:
         return f"alone it is {share(-gain)} slower"
     return "alone it gains little or nothing" if gain < MIN_GAIN else ""
-
-
-def choice_words(first: Prediction, other: Prediction) -> tuple[str, str]:
-    """Return two alternatives in words, and which to try first: "TF32 or bfloat16", "TF32 first: one line"."""
-    words = {name: text for names in ALTERNATIVES for name, text in names.items()}
-    why = first.effort if first.effort != other.effort else "its range is narrower"
-    return f"{words[first.change]} or {words[other.change]}", f"{words[first.change]} first: {why}"
-
-
-def choice_times(first: Prediction, other: Prediction) -> tuple[int, int]:
-    """Return the shortest and the longest time of an iteration with either of two alternatives, in ns."""
-    return min(first.low_ns, other.low_ns), max(first.high_ns, other.high_ns)
-
-
-def _choices(changes: Changes, alone: Sequence[Prediction]) -> Iterator[Note]:
-    """Yield which of two alternatives to try first, if one of them is the best change."""
-    if alike := changes.alternatives(alone[0].change) if alone else ():
-        both, choice = choice_words(*alike)
-        unit = "the run" if changes.model.is_whole_run else "an iteration"
-        text = f"{both} would take {unit} to {time_range(*choice_times(*alike))}; try {choice}"
-        yield Note("alternatives", f"{text[:1].upper()}{text[1:]}", tuple(each.change for each in alike))
 
 
 def _notes(model: RunModel, trace: Trace) -> Iterator[Note]:

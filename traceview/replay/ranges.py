@@ -16,6 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from traceview.model.catalogue import read_toml
+from traceview.model.findings import Finding
+from traceview.pricing.describe import decisive_cost
 
 PAIRS = Path(__file__).with_name("measured.toml")
 MIN_PROGRAMS = 8  # METRICS, "Ranges are measured", asks for them
@@ -88,6 +90,25 @@ def loader_may_take(changes: Collection[str]) -> bool:
     Copies that return earlier then wait for the next batch, and batches that are ready earlier for the copies.
     """
     return ABSORBED.issuperset(changes) and not ("load" in changes and len(changes) > 1)
+
+
+def cost_in_time(finding: Finding, time_ns: int, *, is_run: bool) -> int:
+    """Return what a finding costs of an iteration, or of the run without iterations: without the profiler if known."""
+    if is_run:
+        return min(decisive_cost(finding), time_ns)
+    unprofiled, measured = finding.unprofiled_cost_per_iteration_ns, finding.cost_per_iteration_ns
+    each = measured if unprofiled is None else unprofiled
+    whole = int(finding.decisive_fraction * time_ns)
+    return min(whole, time_ns) if each is None else min(each, whole, time_ns)
+
+
+def cost_of_changes(findings: Sequence[Finding], time_ns: int, *, is_run: bool) -> dict[str, int]:
+    """Return what the findings on each change cost together, on the device on which they cost most."""
+    costs = Counter[tuple[str, str | None]]()
+    for finding in (each for joined in findings for each in joined.by_device):
+        for name in (finding.offered or finding.change).split():
+            costs[name, finding.device] += cost_in_time(finding, time_ns, is_run=is_run)
+    return {name: max(cost for (other, _), cost in costs.items() if other == name) for name, _ in costs}
 
 
 def spread(changes: Collection[str], limit: str, pairs: tuple[MeasuredPair, ...] | None = None) -> TimeSpread:

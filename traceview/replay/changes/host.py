@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from traceview.measure.loading import MIN_BATCH
-from traceview.replay.changes.base import COMPUTE, D2H, GraphChange, launching_calls
+from traceview.replay.changes.base import COMMUNICATION, COMPUTE, D2H, GraphChange, launching_calls
 from traceview.replay.constants import EVENT_CALL, LOADING_LEFT, READING
-from traceview.replay.graph import CALL, GAP, WAIT, Codes, DependencyGraph, Mask
+from traceview.replay.graph import CALL, EVENT, GAP, WAIT, Codes, DependencyGraph, Edges, Mask
 
 MOSTLY = 0.5  # share of the time of memory calls from which one call explains it
 
@@ -64,11 +64,32 @@ def synchronize_less(graph: DependencyGraph) -> DependencyGraph | str:
     gap = graph.call_edges(GAP, gone_reads)
     beyond = np.maximum(weight[gap] - int(np.median(weight[graph.edges.kind == GAP])), 0)
     weight[gap] -= (beyond * READING).astype(np.int64)
-    changed = graph.with_edges(graph.edges.with_weight(weight).keep(~graph.call_edges(WAIT, gone | gone_reads)))
+    kept = graph.edges.with_weight(weight).keep(~graph.call_edges(WAIT, gone | gone_reads))
+    changed = graph.with_edges(_with_events(graph, gone, kept))
     count = round(np.count_nonzero(np.diff(places, prepend=-1)) / max(int(np.count_nonzero(per)), 1))
     if count < 2:
         return changed
     return changed._replace(remarks=(*graph.remarks, f"all of the {count} waits of an iteration are removed"))
+
+
+def _with_events(graph: DependencyGraph, gone: Mask, edges: Edges) -> Edges:
+    """Return the edges, and an event in place of each wait: the last kernel before it, then those of other streams.
+
+    These may need what the kernel wrote, so that the order of the two stays.
+    """
+    ops, calls = graph.operations, np.flatnonzero(gone)
+    is_kernel = np.isin(ops.code, (COMPUTE, COMMUNICATION)) & (ops.call >= 0)
+    for stream in np.unique(ops.stream[is_kernel]):
+        mine = is_kernel & (ops.stream == stream)
+        later = np.flatnonzero(mine)[np.argsort(ops.call[mine], kind="stable")]
+        others = np.flatnonzero(is_kernel & ~mine & (ops.device == ops.device[later[0]]))
+        others = others[np.argsort(ops.end[others], kind="stable")]
+        after = np.searchsorted(ops.call[later], calls, side="right")
+        before = np.searchsorted(ops.end[others], graph.calls.end[calls], side="right") - 1
+        known = (after < len(later)) & (before >= 0)
+        source, target = others[before[known]], later[after[known]]
+        edges = edges.plus(graph.ends(source), graph.starts(target), graph.facts.kernel_gap, EVENT)
+    return edges
 
 
 def _reading_calls(graph: DependencyGraph) -> Mask:
