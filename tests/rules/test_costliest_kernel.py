@@ -32,7 +32,7 @@ def finding_on(name: str, blocks: int = 1000, program: str = "cuda") -> Finding:
 
 def test_kernel_that_takes_all_the_time() -> None:
     finding = finding_on("jacobi_kernel(float *, int)")
-    title = "jacobi_kernel(float *, int) takes 100% of the time: 4 launches of 1.00 ms"
+    title = "jacobi_kernel(float *, int) takes 100% of the time: 4 launches of 1.00 ms with 1,000 blocks of 128 threads"
     assert finding.title == title
     assert (finding.cost_ns, finding.claims, finding.severity) == (4 * MS, "compute", "low")
     assert "1,000 blocks of 128 threads on 132 SMs" in finding.advice
@@ -54,7 +54,7 @@ def test_kernels_of_two_microseconds_are_to_do_more() -> None:
     trace = trace_of_kernels("stencil", blocks=4, program="cuda")
     scale = [(pl.col(name) // 500).alias(name) for name in ("start", "end")]
     (finding,) = findings(replace(trace, operations=trace.operations.with_columns(scale)), costliest_kernel)
-    assert finding.title.endswith("4 launches of 2.00 µs")
+    assert finding.title.endswith("4 launches of 2.00 µs with 4 blocks of 128 threads")
     assert finding.remedy.startswith("Do more in each launch") and "blocks" not in finding.remedy
 
 

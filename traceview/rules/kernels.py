@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -240,35 +239,41 @@ LIMIT_WORDS = {
 
 
 class Costliest(NamedTuple):
-    """The kernels of one label, or of one family where `label` is None, by launch shape, the costliest first."""
+    """The kernels of one label, or of one family that has several.
+
+    `first` is the costliest launch shape of the costliest label, and `members` are indices into GpuWork.kernels.
+    """
 
     family: str
     label: str | None
-    rows: Sequence[KernelUse]
-
-    @property
-    def ns(self) -> int:
-        """The sum of their lengths."""
-        return sum(row.total_ns for row in self.rows)
+    first: KernelUse
+    members: Times
 
 
-def costliest(use: DeviceUse) -> Costliest | None:
+def costliest(device: GpuWork) -> Costliest | None:
     """Return the kernel that takes most of a device's time, or the family if no kernel stands out."""
-    rows = [row for row in use.tables["kernels"].rows if row.family is not None]
-    if not rows:
+    kernels = device.kernels
+    size = len(kernels.shapes.blocks)
+    sums = np.bincount(kernels.shape, weights=kernels.ns, minlength=size).astype(np.int64)
+    used = kernels.shapes.kinds.select("family", "label").with_columns(ns=sums, shape=np.arange(size))
+    used = used.filter(pl.col("ns") > 0, pl.col("family").is_not_null())
+    used = used.with_columns(
+        of_family=pl.col("ns").sum().over("family"), of_label=pl.col("ns").sum().over("family", "label")
+    ).sort("of_label", "family", "label", descending=[True, False, False])
+    if used.is_empty():
         return None
-    families, labels = Counter[str](), Counter[tuple[str, str]]()
-    for row in rows:
-        families[row.family] += row.total_ns
-        labels[row.family, row.label] += row.total_ns
-    total = sum(row.total_ns for row in use.tables["kernels"].rows)
-    family, label = min(labels, key=lambda key: (-labels[key], key))
-    if labels[family, label] < MIN_KERNEL * total:
-        family = min(families, key=lambda name: (-families[name], name))
-        own = [row for row in rows if row.family == family]
-        alone = len({row.label for row in own}) == 1
-        return Costliest(family, own[0].label if alone else None, own)
-    return Costliest(family, label, [row for row in rows if (row.family, row.label) == (family, label)])
+    if used["of_label"][0] >= MIN_KERNEL * sums.sum():
+        chosen = used.filter(*(pl.col(name) == used[name][0] for name in ("family", "label")))
+    else:
+        chosen = used.filter(pl.col("of_family") == pl.col("of_family").max())
+        chosen = chosen.filter(pl.col("family") == chosen["family"].min())
+    family, label = chosen.row(0)[:2]
+    rows = [row for row in device.use.tables["kernels"].rows if row.family == family]
+    first = next((row for row in rows if row.label == label), next(iter(rows), None))
+    if first is None:
+        return None
+    members: Times = np.flatnonzero(np.isin(kernels.shape, chosen["shape"]))
+    return Costliest(family, label if chosen["label"].n_unique() == 1 else None, first, members)
 
 
 def costliest_kernel(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft]:
@@ -293,8 +298,8 @@ def costliest_kernel(capture: MeasuredCapture, device: GpuWork) -> Iterator[Find
         )
         if sum(ns.values()) >= enough:
             yield _draft_of_graphs(capture, device, graphs, ns)
-    chosen = costliest(device.use)
-    if chosen is not None and chosen.ns >= enough:
+    chosen = costliest(device)
+    if chosen is not None and device.kernels.ns[chosen.members].sum() >= enough:
         yield _draft_of_kernels(capture, device, chosen)
 
 
@@ -309,6 +314,7 @@ def _draft_of_graphs(
         "time_share": _time_share(capture, device, ns),
         "launches": quantity(len(graphs), "launch", "launches"),
         "mean": duration(ns / len(graphs)),
+        "shape": "",
         "limits": metric_sentence(device.use).strip(),
     }
     claim = KernelClaim(graphs, np.ones(len(graphs)))
@@ -316,11 +322,11 @@ def _draft_of_graphs(
 
 
 def _draft_of_kernels(capture: MeasuredCapture, device: GpuWork, chosen: Costliest) -> FindingDraft:
-    first, use = chosen.rows[0], device.use
+    first, use, count = chosen.first, device.use, len(chosen.members)
+    ns = int(device.kernels.ns[chosen.members].sum())
     gpu = capture.trace.devices.row(device.row, named=True)
     same = (pl.col("label") == first.label) & (pl.col("demangled") == (first.demangled or ""))
     library = next(iter(device.kernels.shapes.kinds.filter(same)["library"]), None)
-    count = sum(row.count for row in chosen.rows)
     words = FAMILY_WORDS.get(chosen.family, f"{chosen.family} kernels")
     narrow = first.precision in NARROW
     limits = (
@@ -331,9 +337,10 @@ def _draft_of_kernels(capture: MeasuredCapture, device: GpuWork, chosen: Costlie
     )
     values = {
         "what": f"{title_name(chosen.label)} takes" if chosen.label else f"{words[0].upper()}{words[1:]} take",
-        "time_share": _time_share(capture, device, chosen.ns),
+        "time_share": _time_share(capture, device, ns),
         "launches": quantity(count, "launch", "launches"),
-        "mean": duration(chosen.ns / count),
+        "mean": duration(ns / count),
+        "shape": _shape_words(first, chosen.label is None, np.unique(device.kernels.shape[chosen.members]).size),
         "limits": " ".join(text for text in limits if text) + metric_sentence(use),
         "library": library or "the program",
         "or_precision": "" if narrow else " or a lower precision",
@@ -342,18 +349,9 @@ def _draft_of_kernels(capture: MeasuredCapture, device: GpuWork, chosen: Costlie
         "sms": gpu["sm_count"] or 0,
         "pattern": ncu_filter(first),
     }
-    rows = _rows_of(device, chosen)
-    claim = KernelClaim(device.kernels.places[rows], np.ones(len(rows)))
-    splits = not _are_cooperative(capture, device)[rows].any()
+    claim = KernelClaim(device.kernels.places[chosen.members], np.ones(count))
+    splits = not _are_cooperative(capture, device)[chosen.members].any()
     return FindingDraft("costliest_kernel", device, (claim,), values, _case(first, library, gpu, splits=splits))
-
-
-def _rows_of(device: GpuWork, chosen: Costliest) -> Times:
-    """Return the rows of the chosen kernels in GpuWork.kernels."""
-    kernels, labels = device.kernels, {row.label for row in chosen.rows}
-    is_wanted = (pl.col("family") == chosen.family) & pl.col("label").is_in(labels)
-    rows: Times = np.flatnonzero(kernels.shapes.kinds.select(is_wanted).to_series().to_numpy()[kernels.shape])
-    return rows
 
 
 def _time_share(capture: MeasuredCapture, device: GpuWork, ns: int) -> str:
@@ -391,6 +389,15 @@ def _launch(row: KernelUse, sms: int | None, is_family: bool) -> str:
     each = f" ({row.registers} a thread)" if row.occupancy_limit == "registers" else ""
     why = f", limited by {limit}{each}" if limit else ""
     return f"{text}; an SM holds {share(row.occupancy)} of its warps{why}."
+
+
+def _shape_words(row: KernelUse, is_family: bool, shapes: int) -> str:
+    """Return which kernel of a family is the costliest, or what each launch has if all have the same."""
+    if is_family:
+        return f"; the costliest is {title_name(row.label)}"
+    if shapes > 1 or row.grid is None or row.block is None:
+        return ""
+    return f" with {quantity(_product(row.grid), 'block')} of {quantity(_product(row.block), 'thread')}"
 
 
 def _waves(waves: float) -> str:

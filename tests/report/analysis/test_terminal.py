@@ -84,12 +84,13 @@ def test_three_findings_in_full_and_the_others_in_a_line() -> None:
     assert "     6.00 ms  finding number 3\n     5.00 ms  finding number 4\n" in text
 
 
-def test_large_waits_of_unknown_gain_are_listed() -> None:
+@pytest.mark.parametrize(("claims", "share"), [("waiting", 0.1), ("compute", 0.3)])
+def test_large_costs_of_unknown_gain_are_listed(claims: str, share: float) -> None:
     """The answer names them (`llama_fsdp_forward` of round 12: a collective that waits takes half of the run)."""
     analysis = made_analysis(findings=3)
     first, *others = analysis.findings
-    unknown = [replace(each, gain=NO_GAIN, unprofiled_cost_fraction=None) for each in others]
-    large, small = replace(unknown[0], cost_fraction=0.5), replace(unknown[1], cost_fraction=0.1)
+    unknown = [replace(each, gain=NO_GAIN, unprofiled_cost_fraction=None, claims=claims) for each in others]
+    large, small = replace(unknown[0], cost_fraction=0.5), replace(unknown[1], cost_fraction=share)
     lists = finding_lists(replace(analysis, findings=(first, large, small)))
     assert [[each.title for each in findings] for findings in lists.values()] == [
         [first.title, large.title],

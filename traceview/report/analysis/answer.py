@@ -22,6 +22,7 @@ RUN = "from the first CUDA call to the last"
 MOST_KNOWN = 0.95  # share of the time of matrix kernels; below it, the share of known FLOPs is stated
 PRECISION_NAMES = {"bf16": "bfloat16", "tf32": "TF32", "fp64": "FP64", "fp32": "FP32", "fp16": "FP16", "fp8": "FP8"}
 MIN_FAMILY = 0.2  # share of the kernel time, or of all time; smaller families and waits of unknown gain are not named
+MIN_KERNEL = 1 / 3  # share of the time from which kernels of unknown gain are named
 FAMILY_WORDS = {"gemm": "matrix products", "sort_scan": "sorts and scans", "custom": "hand-written kernels"}
 
 
@@ -132,16 +133,16 @@ def base_line(analysis: Analysis) -> str:
 def finding_lists(analysis: Analysis) -> dict[str, tuple[Finding, ...]]:
     """Return the findings by the time that their gains are parts of, with its words: lists in the order of the answer.
 
-    Findings of low severity or unknown gain are the last list, but for the one that leads the answer, and for waits of
-    unknown gain that take a fifth of the time, which the answer names. Findings of the run come before those of an
-    iteration only if one of them leads.
+    Findings of low severity or unknown gain are the last list, but for the one that leads the answer, for waits of
+    unknown gain that take a fifth of the time, which the answer names, and for kernels that take a third of it.
+    Findings of the run come before those of an iteration only if one of them leads.
     """
     base, lists = analysis.answer.gain.of_ns, dict[str, list[Finding]]()
     iterations = isinstance(analysis.iterations, Iterations)
     for number, finding in enumerate(analysis.findings):
         of_run = iterations and finding.once and not analysis.whole
         words = f"For the run, {duration(finding.gain.of_ns or base)}" if of_run else OF_ITERATIONS
-        large = finding.claims == "waiting" and finding.decisive_fraction >= MIN_FAMILY
+        large = finding.decisive_fraction >= (MIN_FAMILY if finding.claims == "waiting" else MIN_KERNEL)
         known = number == 0 or (large if finding.gain.source == "none" else finding.severity != "low")
         lists.setdefault(words if known else LITTLE_GAIN, []).append(finding)
     last = {LITTLE_GAIN: lists.pop(LITTLE_GAIN, [])}
