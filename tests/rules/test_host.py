@@ -314,6 +314,12 @@ def test_data_parallel_loads_no_data(name: str) -> None:
     assert finding.id == "host_bound" and f"`{name}`" in finding.title
 
 
+@pytest.mark.parametrize(("name", "waits"), [("WaitForGPU", True), ("block_until_ready", True), ("wait_queue", False)])
+def test_range_that_waits_for_the_gpu_by_its_name(name: str, waits: bool) -> None:
+    (finding,) = findings(host_in(name), host_bound)
+    assert finding.remedy.startswith("Wait only where the host needs a result") == waits
+
+
 def test_wait_in_mpi() -> None:
     (finding,) = findings(host_in("MPI_Waitall"), host_bound)
     assert finding.id == "host_bound"
@@ -644,7 +650,7 @@ def test_wait_before_input_of_a_program_without_a_model_is_work_of_the_host() ->
     """Nothing else says that data are loaded: a solver makes its input there as well."""
     first = findings(loading_loop(10_000, 4, "cuda"), host_bound)[0]
     assert (first.id, first.cost_ns, first.change) == ("host_bound", 9 * 7 * MS, "load")
-    assert "for the host before input is copied" in first.title and "other threads" in first.remedy
+    assert "for the host before input is copied" in first.title and "in several threads" in first.remedy
 
 
 def test_op_that_runs_on_the_cpu_names_the_wait() -> None:

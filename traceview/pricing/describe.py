@@ -272,7 +272,7 @@ def describe(analysis: Analysis, draft: FindingDraft, texts: FindingTexts, price
     # The place explains some of the cost. A title without it has another figure, which can be less.
     place = name_place(analysis.trace.evidence, draft.claims, details.host)
     texts = texts.at_known_place() if place.where else texts
-    at_place = place.remedy if "known" in texts.templates else ""
+    at_place = place.remedy if texts.templates.get("known") else ""
     window = draft.device.steady.length if price.gaps else 0  # without gaps, it is work: all iterations have theirs
     is_hidden = draft.once and price.share <= MOSTLY  # a longer run hides it
     return Finding(

@@ -107,7 +107,7 @@ class FindingTexts:
 
     def at_known_place(self) -> FindingTexts:
         """Return the texts if the capture shows where the host was: without code and words that help to find it."""
-        if "known" not in self.templates:
+        if not self.templates.get("known"):
             return self
         known = {
             "advice": self.templates["known"],

@@ -32,6 +32,7 @@ MIN_BATCHES = 3  # with fewer waits, or little time in all but one, no loop load
 MOSTLY = 0.5
 OPTIMIZER = re.compile(r"optim|adam|sgd", re.IGNORECASE)
 MPI = re.compile(r"MPI_(?!File_)[A-Z]")
+WAITS_FOR_GPU = re.compile(r"(?i)block_until_ready|synchroni[sz]e|wait\w*gpu|gpu\w*wait")
 SHOWS = r"^(?:cuda|cu|hip)GraphicsMapResources"
 READS = r"^(?:p?readv?(?:64)?|fread|fgets|getline|fscanf)\b"
 
@@ -268,6 +269,8 @@ def _case(capture: MeasuredCapture, name: str) -> str:
     """Return the case of the texts on waits in a range; one that launches kernels does not say where the host is."""
     if MPI.match(name):
         return "mpi"
+    if WAITS_FOR_GPU.search(name):
+        return "waiting"
     if OPTIMIZER.search(name):
         return "optimizer"
     return "launching" if name in _launching_ranges(capture) else "range"

@@ -134,12 +134,14 @@ def finding_lists(analysis: Analysis) -> dict[str, tuple[Finding, ...]]:
     """Return the findings by the time that their gains are parts of, with its words: lists in the order of the answer.
 
     Findings of low severity or unknown gain are the last list, but for the one that leads the answer, for waits of
-    unknown gain that take a fifth of the time, which the answer names, and for kernels that take a third of it.
+    unknown gain that take a fifth of the time, which the answer names, and for kernels that take a third of it: these
+    are the last of their list.
     Findings of the run come before those of an iteration only if one of them leads.
     """
     base, lists = analysis.answer.gain.of_ns, dict[str, list[Finding]]()
-    iterations = isinstance(analysis.iterations, Iterations)
-    for number, finding in enumerate(analysis.findings):
+    iterations, first = isinstance(analysis.iterations, Iterations), analysis.findings[:1]
+    ordered = sorted(analysis.findings, key=lambda each: each not in first and _is_compute_of_unknown_gain(each))
+    for number, finding in enumerate(ordered):
         of_run = iterations and finding.once and not analysis.whole
         words = f"For the run, {duration(finding.gain.of_ns or base)}" if of_run else OF_ITERATIONS
         large = finding.decisive_fraction >= (MIN_FAMILY if finding.claims == "waiting" else MIN_KERNEL)
@@ -147,6 +149,10 @@ def finding_lists(analysis: Analysis) -> dict[str, tuple[Finding, ...]]:
         lists.setdefault(words if known else LITTLE_GAIN, []).append(finding)
     last = {LITTLE_GAIN: lists.pop(LITTLE_GAIN, [])}
     return {words: tuple(findings) for words, findings in (lists | last).items() if findings}
+
+
+def _is_compute_of_unknown_gain(finding: Finding) -> bool:
+    return finding.claims == "compute" and finding.gain.source == "none"
 
 
 def gain_words(gain: Gain) -> str:
