@@ -26,6 +26,8 @@ STARTS_UP = r"^cuInit$|LoadingMode|GetProcAddress|CtxCreate|(Module|Library)Load
 TORCH_PROFILER = "torch.profiler"
 MIN_START_UP = 10_000_000  # ns; only a call that creates a context or loads code takes as long before the first work
 WORKING_ROLES = ("memory", "api")  # the roles of calls that neither wait for the GPU nor copy
+STALL = 100  # times the usual length; calls that load code take a thousand times as long as the same call later
+LENGTH = pl.col("end") - pl.col("start")
 CALL = ("name", "kernel")  # what a call does: its name, and the kernel that it launches
 
 
@@ -129,8 +131,11 @@ class ProgramCalls:
         kernel = self.trace.shapes["demangled"].gather(calls["shape"])
         return calls.with_columns(pl.col("name").cast(pl.String), kernel=kernel.fill_null(""))
 
-    def first_of_kind(self, some: pl.DataFrame) -> pl.DataFrame:
-        """Return those of some calls with kernels that are the first of their kind, which CALL says."""
+    def single(self, some: pl.DataFrame) -> pl.DataFrame:
+        """Return those of some calls (CALL, start, end) that are the first of their kind, which CALL says, or stalls.
+
+        A stall takes much longer than a quarter of the calls of its name: a library loads its code in `cudaFree`.
+        """
         if some.is_empty():
             return some
         first, names = pl.col("start").first(), some["name"].unique().to_list()  # calls ascend
@@ -139,7 +144,11 @@ class ProgramCalls:
             calls.with_columns(shape=self._shapes(calls)).group_by("name", "shape", maintain_order=True).agg(first)
         )
         by_kind = self._with_texts(by_shape).group_by(CALL, maintain_order=True).agg(first)
-        return some.join(by_kind, on=[*CALL, "start"], how="semi", maintain_order="left")
+        usual = calls.group_by(pl.col("name").cast(pl.String)).agg(usual=LENGTH.quantile(0.25, "lower"))
+        is_stall = pl.max_horizontal(STALL * pl.col("usual"), MIN_START_UP) < LENGTH
+        stalls = some.join(usual, on="name").filter(is_stall)
+        single = pl.concat([by_kind.select(*CALL, "start"), stalls.select(*CALL, "start")])
+        return some.join(single, on=[*CALL, "start"], how="semi", maintain_order="left")
 
 
 def own_times(calls: pl.DataFrame, window: Window) -> pl.DataFrame:

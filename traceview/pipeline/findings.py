@@ -84,7 +84,7 @@ def find(
     for each in _grant_in_order(capture, analysis, rules, drafts, ledgers, notes):
         described.append((_described(analysis, each, work.host_idle), affected_words(each.draft)))
         if each.draft.of_run and each.draft.outside_ns:
-            starts.add(each.draft.id)
+            starts.add("start_up")
     # A note on the start of the run repeats what the finding on it says.
     others = (note for _, note in sorted(notes, key=lambda pair: pair[0]) if note.id not in starts)
     in_order = tuple(dict.fromkeys(others))

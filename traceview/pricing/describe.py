@@ -270,7 +270,8 @@ class Details(NamedTuple):
 def describe(analysis: Analysis, draft: FindingDraft, texts: FindingTexts, price: Price, details: Details) -> Finding:
     """Return the finding of a draft that costs enough."""
     # The place explains some of the cost. A title without it has another figure, which can be less.
-    place = name_place(analysis.trace.evidence, draft.claims, details.host)
+    in_gaps = draft.outside_ns <= MOSTLY * price.total  # else the place says nothing of most of it
+    place = name_place(analysis.trace.evidence, draft.claims, details.host if in_gaps else None)
     texts = texts.at_known_place() if place.where else texts
     at_place = place.remedy if texts.templates.get("known") else ""
     window = draft.device.steady.length if price.gaps else 0  # without gaps, it is work: all iterations have theirs

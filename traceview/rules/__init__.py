@@ -27,7 +27,7 @@ RULES: Mapping[str, str] = {
     "shared_stream": "copies",
     "exposed_communication": "communication",
     "exposed_copies": "copies",
-    "outside_iterations": "start_up",
+    "outside_iterations": "outside",
     "host_bound": "host_bound",
     "slow_calls": "calls",
     "queued_work": "queues",

@@ -15,7 +15,7 @@ from traceview.model.trace import MIN_STATED
 from traceview.model.units import duration, quantity, share, time_range
 from traceview.pricing.describe import decisive_cost
 from traceview.pricing.texts import join_words
-from traceview.rules.start_up import time_outside
+from traceview.rules.outside import outside_words, start_words, time_outside
 
 MIN_NAMED = 0.05  # share of the time; smaller ones are not named
 MAX_NAMED = 3
@@ -179,7 +179,7 @@ def first_sentences(analysis: Analysis) -> Iterator[str]:
 
 
 def _time_outside(analysis: Analysis) -> Iterator[str]:
-    """Yield what start-up, or all time outside the iterations, takes of the run if that is most of it.
+    """Yield what the time before the first kernel, or outside the iterations, takes of the run if that is most of it.
 
     A finding that leads says it, and so does one of the whole run.
     """
@@ -188,10 +188,10 @@ def _time_outside(analysis: Analysis) -> Iterator[str]:
     if not isinstance(analysis.iterations, Iterations) or outside is None or leads or analysis.whole:
         return
     run, before = analysis.run.length, outside.before.length
-    if outside.start_up and before > MOSTLY * run:
-        yield f"Start-up takes {duration(outside.start_up.length)} of the run of {duration(run)}."
-    elif (both := before + outside.after.length) > MOSTLY * run:
-        yield f"{duration(both)} of the run of {duration(run)} lie outside the counted iterations."
+    if outside.start and before > MOSTLY * run:
+        yield f"{start_words(analysis, outside.start)}."
+    elif before + outside.after.length > MOSTLY * run:
+        yield f"{outside_words(analysis, outside)}."
 
 
 def _no_kernel(analysis: Analysis) -> Iterator[str]:

@@ -10,18 +10,29 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from traceview.intervals import EMPTY, Times, clip, length, own_lengths, rows_by_code, subtract, union, values_at
+from traceview.intervals import (
+    EMPTY,
+    Intervals,
+    Times,
+    clip,
+    length,
+    own_lengths,
+    rows_by_code,
+    subtract,
+    union,
+    values_at,
+)
 from traceview.measure.iterations.compilation import LOADS_CODE
 from traceview.measure.run import TORCH_PROFILER, WORKING_ROLES, ProgramCalls, longest_call, own_times
-from traceview.model.analysis import CAUSES, Analysis
 from traceview.model.findings import Place
 from traceview.model.names import fold_numbers, title_name
-from traceview.model.trace import Note, Trace, Window, enum_texts, names_load_data
+from traceview.model.trace import Trace, Window, enum_texts, names_load_data, names_match
 from traceview.model.units import duration
 from traceview.pricing.base import FindingDraft, GpuWork, Mask, MeasuredCapture, once_per_capture
 from traceview.pricing.ledger import GapClaim
 from traceview.pricing.texts import join_words
 from traceview.rules.launches import MAX_SHORT_GAP
+from traceview.rules.outside import first_kernel, is_lazy, range_of
 
 ONE_TIME = 0.5  # share of a cost from which what occurs once explains it, and of the run from which it comes first
 MAX_NAMES, MAX_PLACES = 2, 5
@@ -29,40 +40,49 @@ FEW = 0.15  # share of the run; start-up can lead only where the iterations take
 MIN_NAMED = 0.02  # share of a finding's calls; shorter ones are not named
 # The causes of idle time in which a call does work of its own. In the others it waits for the GPU, or copies.
 ACCOUNTS = (("memory",), ("launch", "api"))
-CASE = "first_work"
+CASE, BEFORE = "first_work", "before_loop"
 COMPILES = re.compile(  # a Thunk of XLA runs what is compiled
     r"^(?!Thunk:).*(?<![A-Za-z])(?i:nvrtc|jit|compil(?!ed)\w*|dynamo_timed|autotun\w*|lazy_?(?:load|init)\w*)(?![A-Za-z])"
     r"|^Xla(?:Compile|Pass|Emit|Optimize|Autotun)"
 )
 # What cuBLAS, cuDNN and other libraries call when they make a handle, and loops do not.
 STARTS_LIBRARY = r"^(?:cuda|hip)(?:GetDeviceProperties|GetSymbolAddress|StreamCreate)"
-COMPILATION, LIBRARIES = "the compilation of kernels", "the start of libraries"
+MAKES_CODE = r"^(?:cu|hip)(?:Link|Module)|^nvrtc"  # the others, and programs without a framework, also load built code
+COMPILATION, LOADING = "the compilation of kernels", "the loading or compilation of kernels"
+LIBRARIES, RANKS = "the start of libraries", "the start of MPI or NCCL"
+DIRECTIVES = ("openacc", "openmp")
+STARTS_RANKS = r"^(?:MPI_Init|p?ncclCommInit)"
 GIVES_BACK = r"Free|Destroy|Unload|Reset|Unregister|Release"  # calls of a program that ends
 RESETS = r"^(?:cuda|hip)DeviceReset"
-NEEDS_CONTEXT = r"Create|Launch|Mem|Malloc|Alloc|Free|Synchronize|IsCapturing"  # the first such call creates a context
+# The first such call creates a context.
+NEEDS_CONTEXT = r"Create|Launch|Mem|Malloc|Alloc|Free|Synchronize|IsCapturing|CtxSetCurrent"
 ROW = {"name": pl.String, "kernel": pl.String, "start": pl.Int64, "end": pl.Int64, "thread": pl.Int64}
 # The case of the texts by the name of the call that takes most of start-up.
 CASES = (
     (re.compile(r"^hip"), ""),  # the settings below are those of CUDA
     (re.compile(r"Host|cuMemAllocHost"), "pinned"),
     (re.compile(r"^`|^the compilation"), "compiled"),
-    (re.compile(r"[Ll]ibrar|Module|Link|Launch|Func|Nvrtc|nvrtc|ompil|utotun|Graph"), "modules"),
+    (re.compile(r"^the loading|[Ll]ibrar|Module|Link|Launch|Func|Nvrtc|nvrtc|ompil|utotun|Graph"), "modules"),
 )
 
 
 class _Calls(NamedTuple):
     """The calls of the processes that use a GPU, and the time of the work of all their GPUs.
 
-    `before` has the calls before the first work (ROW, ns), and `long` those that can fill long gaps (ROW). `code` and
-    `libraries` are the starts of the calls that load code, and that start a library.
+    `before` has the calls before `until` (ROW, ns), and `long` those that can fill long gaps (ROW). `until` is the
+    first work, and before iterations of a program that loads nothing later, the first kernel. `code` are
+    the starts of the calls that load code, `made` of those before which it is compiled, and `libraries` of those that
+    start a library.
     """
 
     every: ProgramCalls
     before: pl.DataFrame
     long: pl.DataFrame
     code: Times
+    made: Times
     libraries: Times
     work: Window
+    until: int
 
 
 def start_up(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft]:
@@ -79,53 +99,93 @@ def start_up(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft
     (docs/definitions.md "Start-up and single events"). Claims the idle causes `memory`, `launch` and `api` of long gaps
     that such calls fill. Where findings cover the run, `start_up` also has the calls before the first GPU work,
     `host_bound` what the host does between them (in Python it is start-up, too), and `after_loop` the time after the
-    last work: no gap has these times. Where findings cover iterations that take little of the run, all time before them
-    is start-up if it is most of the run.
+    last work: no gap has these times. So it is with the time before iterations that take little of the run, if it is
+    most of the run; `host_bound` is then also what the host does between the first kernel and them.
     """
     calls = _calls(capture, device.process_ids)
-    yield from (_in_run if capture.analysis.covers_run else _before_iterations)(capture, device, calls)
+    if not capture.analysis.covers_run:
+        yield from _before_iterations(capture, device, calls)
+        return
+    yield from _before_work(
+        capture, device, calls, _pauses(capture, calls, Window(capture.analysis.run.start, calls.until))
+    )
+    if not capture.analysis.info.trust.failed:  # else the last recorded work is not the last
+        yield _end(capture, device, calls)
 
 
 @once_per_capture
 def _calls(capture: MeasuredCapture, processes: tuple[int, ...]) -> _Calls:
     trace, analysis = capture.trace, capture.analysis
-    windows = [use.window for use in analysis.devices if not set(processes).isdisjoint(use.process_ids)]
-    work = Window(min(window.start for window in windows), max(window.end for window in windows))
+    devices = [use for use in analysis.devices if not set(processes).isdisjoint(use.process_ids)]
+    work = Window(min(use.window.start for use in devices), max(use.window.end for use in devices))
     every = ProgramCalls(trace, processes)
-    before = _named(every, every.inside(Window(analysis.run.start, work.start)), "ns")
+    until = work.start if analysis.covers_run or is_lazy(capture.program) else first_kernel(analysis, devices)
+    before = _named(every, every.inside(Window(analysis.run.start, until)), "ns", "role")
     long = _named(every, every.long().filter(pl.col("role").is_in(WORKING_ROLES)))
-    code, libraries = (every.named(pattern)["start"].to_numpy() for pattern in (LOADS_CODE, STARTS_LIBRARY))
-    return _Calls(every, before, long, code, libraries, work)
+    loads = every.named(LOADS_CODE)
+    makes = loads.filter(names_match(loads["name"], MAKES_CODE) & is_lazy(capture.program))
+    code, made, libraries = (each["start"].to_numpy() for each in (loads, makes, every.named(STARTS_LIBRARY)))
+    return _Calls(every, before, long, code, made, libraries, work, until)
 
 
-def _in_run(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> Iterator[FindingDraft]:
-    """Yield what occurs once in a run, with the time before the first GPU work and after the last."""
-    run, work, in_calls = capture.analysis.run, calls.work, int(calls.before["ns"].sum())
-    host, loading = work.start - run.start - in_calls, _loading_before(capture.trace, run, work)
+def _before_work(
+    capture: MeasuredCapture, device: GpuWork, calls: _Calls, pauses: Mapping[str, Intervals]
+) -> Iterator[FindingDraft]:
+    """Yield what occurs once, with the time before the first GPU work or kernel, and compilation after it."""
+    time, in_calls = Window(capture.analysis.run.start, calls.until), int(calls.before["ns"].sum())
+    host, loading = time.length - in_calls, _loading_before(capture.trace, time)
     loads = min(sum(loading.values()), host)
-    once = _host_once(capture, calls, host - loads)
+    once, where = _host_once(capture, calls, pauses, host - loads)
     rest = host - loads - once
-    yield from _start_up(capture, device, calls, calls.before, once, of_run=True)
+    outside = calls.before.filter(pl.col("role") != "blocking_copy").drop("role")
+    if capture.counted:  # what is loaded or allocated first after the first kernel
+        outside = pl.concat([outside, calls.every.single(_long_between(calls, calls.until, device.steady.start))])
+    yield from _start_up(capture, device, calls, outside, once + _after(pauses, calls.until), pauses, where)
     if loads:
-        place = Place("the host loads data", run.start, work.start, device.id)
+        place = Place("the host loads data", time.start, time.end, device.id)
         values = {"range": max(loading, key=loading.__getitem__)}
-        yield FindingDraft("data_loading", device, (), values, CASE, CASE, outside_ns=loads, evidence=(place,))
+        yield _of_host("data_loading", device, values, CASE, loads, place)
     if rest:
-        place = Place("the host prepares the first work", run.start, work.start, device.id)
-        yield FindingDraft("host_bound", device, (), {}, CASE, CASE, outside_ns=rest, evidence=(place,), once=True)
-    if not capture.analysis.info.trust.failed:  # else the last recorded work is not the last
-        yield _end(capture, device, calls)
+        place = Place("the host prepares the first work", time.start, time.end, device.id)
+        first = "the GPU gets its first work" if calls.until == calls.work.start else "the first kernel"
+        yield _of_host("host_bound", device, {"first": first}, CASE, rest, place)
+
+
+def _long_between(calls: _Calls, start: int, end: int) -> pl.DataFrame:
+    """Return the long calls that begin in a time (ROW, ns)."""
+    return calls.long.filter(pl.col("start").is_between(start, end)).with_columns(ns=pl.col("end") - pl.col("start"))
+
+
+def _of_host(name: str, device: GpuWork, values: Mapping[str, str], case: str, ns: int, place: Place) -> FindingDraft:
+    """Return a finding on what the host does once, in no gap."""
+    return FindingDraft(name, device, (), values, case, case, outside_ns=ns, of_run=True, evidence=(place,), once=True)
 
 
 def _before_iterations(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> Iterator[FindingDraft]:
-    """Yield what occurs once, with all the time before the counted iterations if that is most of the run."""
-    run, outside = capture.analysis.run, calls.before.clear()
+    """Yield what occurs once, with all the time before the counted iterations if that is most of the run.
+
+    In Python and Julia it is start-up: what the first steps use is loaded or compiled there. Other programs start up
+    until their first kernel, and then run their own code.
+    """
+    run = capture.analysis.run
     before = Window(run.start, max(_until(capture, device, calls), run.start))
-    of_run = device.steady.length <= FEW * run.length and before.length > ONE_TIME * run.length
-    if of_run:
+    if device.steady.length > FEW * run.length or before.length <= ONE_TIME * run.length:
+        yield from _start_up(capture, device, calls, calls.before.clear().drop("role"), 0, {})
+        return
+    pauses = _pauses(capture, calls, before)
+    if is_lazy(capture.program):
         outside = _named(calls.every, calls.every.inside(before), "ns")
-    host = before.length - int(outside["ns"].sum()) if of_run else 0
-    yield from _start_up(capture, device, calls, outside, host, of_run=of_run)
+        host = before.length - int(outside["ns"].sum())
+        yield from _start_up(capture, device, calls, outside, host, pauses)
+    else:
+        yield from _before_work(capture, device, calls, pauses)
+        later = Window(calls.until, before.end)
+        busy = [calls.every.inside(later), capture.trace.operations.filter(pl.col("start") < before.end)]
+        times = (np.concatenate([each[name].to_numpy() for each in busy]) for name in ("start", "end"))
+        idle = later.length - length(clip(union(*times), later.start, later.end))
+        if host := max(idle - _after(pauses, later.start), 0):
+            place = Place("the host works before the counted iterations", later.start, later.end, device.id)
+            yield _of_host("host_bound", device, {}, BEFORE, host, place)
 
 
 def _until(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> int:
@@ -140,26 +200,33 @@ def _until(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> int:
     return calls.work.start if capture.program.training and not loads else device.steady.start
 
 
-def _host_once(capture: MeasuredCapture, calls: _Calls, host: int) -> int:
+def _host_once(capture: MeasuredCapture, calls: _Calls, pauses: Mapping[str, Intervals], host: int) -> tuple[int, str]:
     """Return the ns of `host`, those before the first work outside calls, in which the host does what occurs once.
 
     In Python it is all but what ranges take that come again. A trace of torch.profiler begins in the middle of a run:
-    there it is what compiles. In other programs, it is the time before the first context: libraries and the driver
-    start.
+    there it is what compiles. In other programs, it is the time before the first context, in which libraries and the
+    driver start, and what compiles. Also returns where the host is then.
     """
-    before, trace = calls.before, capture.trace
-    window = Window(capture.analysis.run.start, calls.work.start)
+    before, trace, where = calls.before, capture.trace, "in host code"
+    window = Window(capture.analysis.run.start, calls.until)
     if trace.info.profiler == TORCH_PROFILER:
-        return min(_host_in(trace.ranges.filter(_names_compile(trace.ranges["name"])), window, before), host)
-    if capture.program.python or capture.program.kind == "julia":  # each function at its first call
-        return max(host - _host_in(_ordinary(trace, window), window, before), 0)
-    reset = before.filter(pl.col("name").str.contains(RESETS))["end"].max() or 0  # another context follows
-    ready = before.filter(pl.col("name").str.contains(NEEDS_CONTEXT), pl.col("start") >= reset)["end"]
-    if ready.is_empty():
-        return 0
-    window = Window(window.start, int(ready[0]))
+        return min(_host_in(trace.ranges.filter(_names_compile(trace.ranges["name"])), window, before), host), where
+    if is_lazy(capture.program):
+        return max(host - _host_in(_ordinary(trace, window), window, before), 0), where
+    context = _context(before)
+    if context.is_empty():
+        return 0, where
+    window = Window(window.start, int(context["end"][0]))
     reach = before.filter(pl.col("start") < window.end, pl.col("end") > window.start)
-    return min(window.length - int(own_times(reach, window)["ns"].sum()), host)
+    compiled = _after(pauses, window.end) - _after(pauses, calls.until)
+    once = window.length - int(own_times(reach, window)["ns"].sum()) + compiled
+    return min(once, host), f"before the first {context['name'][0]}"
+
+
+def _context(before: pl.DataFrame) -> pl.DataFrame:
+    """Return the first of the calls before the first work that needs a context, in one row or none."""
+    reset = before.filter(pl.col("name").str.contains(RESETS))["end"].max() or 0  # another context follows
+    return before.filter(pl.col("name").str.contains(NEEDS_CONTEXT), pl.col("start") >= reset).head(1)
 
 
 def _names_compile(column: pl.Series) -> Mask:
@@ -185,11 +252,11 @@ def _host_in(ranges: pl.DataFrame, window: Window, calls: pl.DataFrame) -> int:
     return length(subtract(clip(opened, window.start, window.end), called))
 
 
-def _loading_before(trace: Trace, run: Window, work: Window) -> Mapping[str, int]:
-    """Return the ns in which ranges before the first work load data, by name."""
-    ranges = trace.ranges.filter(pl.col("start") < work.start, pl.col("end") > run.start)
+def _loading_before(trace: Trace, time: Window) -> Mapping[str, int]:
+    """Return the ns of the time before the first work in which ranges load data, by name."""
+    ranges = trace.ranges.filter(pl.col("start") < time.end, pl.col("end") > time.start)
     loads = ranges.filter(names_load_data(ranges["name"]))
-    start, end = (loads[name].to_numpy().clip(run.start, work.start) for name in ("start", "end"))
+    start, end = (loads[name].to_numpy().clip(time.start, time.end) for name in ("start", "end"))
     sums = Counter[str]()
     for name, ns in zip(fold_numbers(loads["name"].cast(pl.String)), own_lengths(start, end).tolist(), strict=True):
         sums[name] += ns
@@ -205,9 +272,18 @@ def _ns_by_name(calls: pl.DataFrame) -> dict[str, int]:
 
 
 def _start_up(
-    capture: MeasuredCapture, device: GpuWork, calls: _Calls, outside: pl.DataFrame, host: int, *, of_run: bool
+    capture: MeasuredCapture,
+    device: GpuWork,
+    calls: _Calls,
+    outside: pl.DataFrame,
+    host: int,
+    pauses: Mapping[str, Intervals],
+    where: str = "in host code",
 ) -> Iterator[FindingDraft]:
-    """Yield a finding on the calls in gaps that occur once, those outside (ROW, ns), and `host` ns between these."""
+    """Yield a finding on the calls in gaps that occur once, those outside (ROW, ns), and `host` ns between these.
+
+    In `pauses` of these code is made, by the words for it. Without pauses, the finding is not of the run.
+    """
     once, run = list(_one_time(capture, device, calls)), capture.analysis.run
     in_calls = pl.concat([outside, *(rows for _, rows in once)])
     ns, claims = _ns_by_name(in_calls), [claim for claim, _ in once]
@@ -216,8 +292,9 @@ def _start_up(
         ns |= compiling
         claims.append(GapClaim(("host",), gaps))
     whole = int(outside["ns"].sum()) + host
-    if made := min(_compiled_before(calls, outside), host):
-        ns[COMPILATION], host = ns.get(COMPILATION, 0) + made, host - made
+    for name, times in pauses.items():
+        if made := min(length(times), host):
+            ns[name], host = ns.get(name, 0) + made, host - made
     total = sum(ns.values()) + host
     if total == 0:
         return
@@ -226,20 +303,39 @@ def _start_up(
         "start_up",
         device,
         tuple(claims),
-        {"calls": _words(ns, host), "left": duration(rest)},
+        {"calls": _words(ns, host, where), "left": duration(rest)},
         "host" if host > total / 2 else next((case for pattern, case in CASES if pattern.search(main)), ""),
         outside_ns=whole,
-        of_run=of_run,
+        of_run=bool(pauses),
         once=True,
         evidence=_places(device, in_calls),
     )
 
 
-def _compiled_before(calls: _Calls, outside: pl.DataFrame) -> int:
-    """Return the ns of the long pauses between calls (ROW) that end with one that loads code: it was made in them."""
-    start, end = (np.sort(outside[name].to_numpy()) for name in ("start", "end"))
-    pause = start[1:] - end[:-1]
-    return int(pause[np.isin(start[1:], calls.code) & (pause > MAX_SHORT_GAP)].sum())
+def _pauses(capture: MeasuredCapture, calls: _Calls, time: Window) -> dict[str, Intervals]:
+    """Return the long pauses between the calls of a time in which the host starts up, by the words for it.
+
+    Where code is loaded at once after a pause, it was made in it. Ranges show the start of MPI and NCCL.
+    """
+    inside = calls.every.inside(time)
+    called = union(*(inside[name].to_numpy() for name in ("start", "end")))
+    long = called.start[1:] - called.end[:-1] > MAX_SHORT_GAP
+    start, end = called.end[:-1][long], called.start[1:][long]
+    code, made = (
+        np.searchsorted(each, end + MAX_SHORT_GAP) > np.searchsorted(each, end) for each in (calls.code, calls.made)
+    )
+    kinds = {COMPILATION: made, LOADING: code & ~made}
+    if capture.program.kind in DIRECTIVES:  # they load what was built before
+        kinds = {}
+    pauses = {name: Intervals(start[chosen], end[chosen]) for name, chosen in kinds.items()}
+    ranges = capture.trace.ranges.filter(names_match(capture.trace.ranges["name"], STARTS_RANKS))
+    ranks = clip(union(*(ranges[name].to_numpy() for name in ("start", "end"))), time.start, time.end)
+    return pauses | {RANKS: subtract(ranks, union(*map(np.concatenate, zip(called, *pauses.values(), strict=True))))}
+
+
+def _after(pauses: Mapping[str, Intervals], moment: int) -> int:
+    """Return the ns of pauses after a moment."""
+    return sum(length(clip(times, moment, np.iinfo(np.int64).max)) for times in pauses.values())
 
 
 def _one_time(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> Iterator[tuple[GapClaim, pl.DataFrame]]:
@@ -255,7 +351,7 @@ def _one_time(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> Itera
         waits = in_calls.with_columns(ns=pl.Series(np.minimum(account[gaps], most), dtype=pl.Int64))
         waits = waits.group_by(*ROW, maintain_order=True).agg(pl.col("ns").sum()).filter(pl.col("ns") > 0)
         least = ONE_TIME * account[is_long].sum()
-        if waits["ns"].sum() > least and (once := calls.every.first_of_kind(waits))["ns"].sum() > least:
+        if waits["ns"].sum() > least and (once := calls.every.single(waits))["ns"].sum() > least:
             chosen = in_calls["start"].is_in(once["start"].implode()).to_numpy()
             yield GapClaim(causes, gaps[chosen], most[chosen]), once
 
@@ -296,18 +392,21 @@ def _compiling(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> tupl
     names, which = capture.range_names(capture.ranges_at(device.gap_thread[gaps].astype(np.int64), middle))
     in_range = np.array([COMPILES.search(name) is not None for name in names], np.bool_)[which]
 
-    start, end, both = device.gap_start[gaps], device.gap_end[gaps], (calls.code, calls.libraries)
-    loads, starts = (np.searchsorted(each, end) - np.searchsorted(each, start) for each in both)
+    start, end = device.gap_start[gaps], device.gap_end[gaps]
+    loads, made, starts = (
+        np.searchsorted(each, end) - np.searchsorted(each, start) for each in (calls.code, calls.made, calls.libraries)
+    )
+    if capture.counted:  # later calls are those of the loop
+        starts[start >= device.steady.start] = 0
     if starts.sum() <= ONE_TIME * (calls.libraries >= calls.work.start).sum():  # libraries that call it in a loop
         starts[:] = 0
-    chosen = in_range | (loads + starts > 0)
-    compiles = (in_range | (loads > 0))[chosen]
-    ns = host[gaps[chosen]]
-    sums = {COMPILATION: int(ns[compiles].sum()), LIBRARIES: int(ns[~compiles].sum())}
-    return {name: own for name, own in sums.items() if own}, gaps[chosen]
+    kinds = np.select([in_range | (made > 0), loads > 0, starts > 0], [COMPILATION, LOADING, LIBRARIES], "")
+    ns = host[gaps]
+    sums = {name: int(ns[kinds == name].sum()) for name in (COMPILATION, LOADING, LIBRARIES)}
+    return {name: own for name, own in sums.items() if own}, gaps[kinds != ""]
 
 
-def _words(ns: Mapping[str, int], host: int = 0, in_host: str = "in host code") -> str:
+def _words(ns: Mapping[str, int], host: int, in_host: str) -> str:
     """Return the longest times of calls and of the host between them, the longest first."""
     least = MIN_NAMED * (sum(ns.values()) + host)
     times = {**{f"in {name}": own for name, own in ns.items()}, in_host: host}
@@ -340,105 +439,10 @@ def _end(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> FindingDra
     window = Window(last, run.end)
     later = _named(calls.every, calls.every.inside(window), "ns")
     after, whole = _ns_by_name(later), window.length
-    host, name = whole - sum(after.values()), _range_of(capture.trace, window)
+    host, name = whole - sum(after.values()), range_of(capture.trace, window)
     case = "host_after_work" if host > ONE_TIME * whole else "end_of_run"
     if not later["name"].str.contains(GIVES_BACK).any():
         case = "capture_ends"
     where = f"in `{title_name(name)}`" if name else "in host code"
     place, values = Place("after the last GPU work", last, run.end, device.id), {"calls": _words(after, host, where)}
     return FindingDraft("after_loop", device, (), values, case, "end", outside_ns=whole, evidence=(place,), once=True)
-
-
-MIN_OUTSIDE = 0.1  # share of the run; a shorter time outside the steady part is not worth a note
-
-
-def outside_iterations(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft | Note]:
-    """The time outside the counted iterations: start-up, warm-up and the end of the run.
-
-    Symptom: the run is longer than its steady part.
-    Cause: imports, CUDA initialization, model building, compilation, the first steps.
-    Remedy: none needed for the steady part; capture only steady steps to leave it out of the capture.
-
-    Findings of the steady part do not include it, so a note states it. With Analysis.whole, a finding claims all idle
-    causes of the gaps that begin outside the steady part. `start_up` has what occurs once, and the time outside all
-    gaps.
-    """
-    if capture.counted is None:
-        return
-    if not capture.analysis.whole:
-        yield from _notes_outside(capture)
-        return
-    yield _draft_outside(device, "before_loop", slice(0, device.steady_gaps.start))
-    yield _draft_outside(device, "after_loop", slice(device.steady_gaps.stop, len(device.gap_start)))
-
-
-class TimeOutside(NamedTuple):
-    """The time of the run before and after the counted iterations of all GPUs.
-
-    `start_up` is the part of the first up to the first kernel, None if a GPU works for half of the first or longer. A
-    trace of torch.profiler begins in the middle of a run, and has none.
-    """
-
-    before: Window
-    after: Window
-    start_up: Window | None
-
-
-def time_outside(analysis: Analysis) -> TimeOutside | None:
-    """Return the time outside the counted iterations; None where they are not at the same time on all GPUs."""
-    run, steady = analysis.run, [use.steady.window for use in analysis.devices]
-    begin, end = max((each.start for each in steady), default=0), min((each.end for each in steady), default=0)
-    if begin >= end:
-        return None
-    before, first_work = Window(run.start, begin), min(use.window.start for use in analysis.devices)
-    starts_up = first_work - run.start > ONE_TIME * before.length and analysis.info.profiler != TORCH_PROFILER
-    is_early = pl.col("start").is_between(first_work, begin) & pl.col("class").is_in(("compute", "communication"))
-    first_kernel: int = analysis.trace.operations.filter(is_early)["start"].min() or begin  # type: ignore[assignment]
-    return TimeOutside(before, Window(end, run.end), Window(run.start, first_kernel) if starts_up else None)
-
-
-def _notes_outside(capture: MeasuredCapture) -> Iterator[Note]:
-    """Yield a note for the start and the end of the run, as long as on the device that has the most time there."""
-    outside, run = time_outside(capture.analysis), capture.analysis.run
-    if outside is None:
-        return
-    least, before = MIN_OUTSIDE * run.length, outside.before
-    if (start := outside.start_up) is not None:
-        if before.length >= least:
-            part = f"{duration(start.length)} of the run of {duration(run.length)}"
-            yield Note("start_up", f"Start-up takes {part}. It is not shown; --whole includes it")
-        before = Window(start.end, before.end)
-    for where, window in (("before", before), ("after", outside.after)):
-        if window.length < least:
-            continue
-        mostly = ""
-        if name := _range_of(capture.trace, window):
-            mostly = f", mostly in `{title_name(name)}`"
-        elif _copying(capture.trace, window) > ONE_TIME * window.length:
-            mostly = ", mostly in copies"
-        part = f"{duration(window.length)} of the run of {duration(run.length)}"
-        text = f"{part} lie {where} the counted iterations{mostly}. They are not shown; --whole includes them"
-        yield Note(f"{where}_loop", text)
-
-
-def _range_of(trace: Trace, window: Window) -> str:
-    """Return the name of the outermost range that covers most of a window and has most of its own time there, or ""."""
-    inside = pl.min_horizontal("end", pl.lit(window.end)) - pl.max_horizontal("start", pl.lit(window.start))
-    most = pl.max_horizontal(pl.lit(window.length), pl.col("end") - pl.col("start")) * ONE_TIME
-    names = trace.ranges.filter(inside > most).sort(inside, descending=True, maintain_order=True)["name"]
-    return names[0] if len(names) else ""
-
-
-def _copying(trace: Trace, window: Window) -> int:
-    """Return the ns of a window in which data are copied."""
-    copies = trace.operations.filter(pl.col("class") == "copy", pl.col("start") < window.end)
-    start, end = (copies[name].to_numpy() for name in ("start", "end"))
-    return length(clip(union(start, end, ordered=True), window.start, window.end))
-
-
-def _draft_outside(device: GpuWork, name: str, gaps: slice) -> FindingDraft:
-    ns = {cause: int(device.gaps.frame[cause][gaps].sum()) for cause in CAUSES}
-    largest = [cause for cause in sorted(ns, key=lambda cause: -ns[cause])[:2] if ns[cause]]
-    words = " and ".join(f"{duration(ns[cause])} `{cause}`" for cause in largest)
-    values = {"causes": words or "for unknown causes"}
-    return FindingDraft(name, device, (GapClaim(CAUSES, gaps),), values, same_everywhere=True)

@@ -91,7 +91,7 @@ def test_steady_part_comes_first_and_the_window_on_a_click(browser: Browser, tmp
         assert "in the counted iterations" in (head.text_content() or "")
         assert line.inner_text().split()[-2:] == ["29.2%", "compute"]
         basis = page.page.locator("#figures")
-        assert " lie outside the counted iterations. " in analysis.answer.text
+        assert " lie outside the counted iterations, " in analysis.answer.text
         basis.locator("summary").click()
         assert "lie before" not in basis.inner_text()  # the answer states it
         shares = page.page.locator("section", has_text="Idle time by cause on GPU 0").locator("td:nth-child(3)")

@@ -15,7 +15,7 @@ from traceview.model.unprofiled import UnprofiledTime
 from traceview.report.screen import confidence_word, figure
 
 # Notes on the time outside the steady part, which the first lines state; the answer may state all of it.
-OUTSIDE_NOTES, OUTSIDE = ("start_up", "before_loop", "after_loop"), "lie outside the counted iterations."
+OUTSIDE_NOTES, OUTSIDE = ("start_up", "before_loop", "after_loop"), "lie outside the counted iterations"
 COUNTED = "in the counted iterations"  # assets/analysis/answer.js has the same words
 OF_ITERATIONS, LITTLE_GAIN = "", f"No gain is known, or it is less than {MEDIUM_SHARE:.0%}"
 RUN = "from the first CUDA call to the last"
@@ -37,7 +37,7 @@ def basis_lines(analysis: Analysis) -> list[str]:
 def outside_notes(analysis: Analysis) -> Iterable[Note]:
     """Return the notes on the time outside the steady part, but for what a finding or the answer states."""
     stated, answer = {finding.id for finding in analysis.findings if finding.once}, analysis.answer.text
-    stated |= {"before_loop"} if "start_up" in stated else set()
+    stated |= {"start_up", "before_loop"} if stated & {"start_up", "host_bound"} else set()
     notes = (note for note in analysis.notes if note.id in OUTSIDE_NOTES and note.id not in stated)
     return () if OUTSIDE in answer else (note for note in notes if note.text.partition(". ")[0] not in answer)
 
