@@ -138,7 +138,7 @@ def host_bound(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDra
         case = "op" if name in waits.ops else _case(capture, name)
         yield FindingDraft("host_bound", device, waits.claims((name,)), {"range": name}, case, key=name)
     case = "elsewhere" if without_library_ranges(capture.trace.ranges).is_empty() else "among_ranges"
-    yield FindingDraft("host_bound", device, (GapClaim(("host",), device.steady_gaps),), {"where": ""}, case)
+    yield FindingDraft("host_bound", device, (GapClaim(("host",), device.steady_gaps),), {}, case)
 
 
 @once_per_capture

@@ -287,9 +287,8 @@ def unknown_launch(capture: MeasuredCapture, device: GpuWork) -> Iterator[Findin
     ended = ended[~at_end]
     long = device.gap_end[ended] - device.gap_start[ended] > MAX_FAULT
     yield FindingDraft("managed_wait", device, (GapClaim(("unknown",), ended[~long]),), {}, prefetched_case(capture))
-    where = {"where": " before it touches managed memory"}
     host = GapClaim(("unknown",), ended[long])
-    yield FindingDraft("host_bound", device, (host,), where, "elsewhere", key="migrations")
+    yield FindingDraft("host_bound", device, (host,), {}, "managed", key="migrations")
     yield FindingDraft("unknown_launch", device, (GapClaim(("unknown",)),))
 
 
