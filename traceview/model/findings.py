@@ -15,6 +15,8 @@ OF_PROCESS = " (process "  # in the id of a device whose ordinal other processes
 # Runs of an unchanged program differ by 3 to 15% of their wall time on a quiet H200. So a single run shows a loss of a
 # tenth, and the mean of several runs shows a loss of 3%.
 HIGH_SHARE, MEDIUM_SHARE = 0.10, 0.03
+WIDE = 0.75  # share of the time
+OTHERS_LIMIT = "then other work limits"  # why a bound is below what the finding costs
 MIN_GAIN = 0.02  # share of an iteration; captures of one program differ by as much
 
 
@@ -71,6 +73,11 @@ class Gain:
     def gaining_part(self) -> float:
         """The part of the range that saves time: 1 for a remedy that cannot lose."""
         return gaining_part(self.low_ns, self.high_ns)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether its range says little more than its best end: it is nearly as wide as the time, or loses more."""
+        return self.high_ns - self.low_ns > WIDE * self.of_ns or -self.low_ns > self.high_ns
 
     @property
     def is_little(self) -> bool:

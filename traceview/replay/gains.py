@@ -14,7 +14,7 @@ import numpy as np
 
 from traceview.measure.iterations.pace import pace_ns
 from traceview.model.analysis import Analysis, Iterations
-from traceview.model.findings import HIGH_SHARE, MEDIUM_SHARE, Finding, Gain, severity_from_share
+from traceview.model.findings import HIGH_SHARE, MEDIUM_SHARE, OTHERS_LIMIT, Finding, Gain, severity_from_share
 from traceview.model.units import duration
 from traceview.model.whatif import Prediction
 from traceview.pricing.describe import decisive_cost
@@ -48,6 +48,7 @@ PATH_WORDS = {
     KERNELS: ("compute", "communication"),
     "less time between operations": ("gap",),
 }
+CLEARLY_LESS = 0.95  # of a cost; kernels that gain a little less do so because a busier GPU has a lower clock
 MOSTLY = 0.5  # share of the run from which what occurs once comes first
 
 
@@ -188,7 +189,8 @@ class _Gains:
         if finding.claims == "compute" and changes is not None and self._may_replay(1):
             saved = changes.saved_by(shorter_compute(most))
             if saved is not None and saved < most:
-                most, reason = saved, f"{reason}; while the host is on the critical path, faster kernels give less"
+                reason = f"{reason}; {OTHERS_LIMIT}" if saved < CLEARLY_LESS * most else reason
+                most = saved
         return Gain(most, 0, most, "bound", reason, self._base)
 
     def _may_replay(self, count: int) -> bool:

@@ -27,6 +27,7 @@ from traceview.pricing.speedups.steps import KernelSequence, Savings
 from traceview.pricing.texts import fits
 from traceview.rules.captured import GRAPH, metric_sentence
 
+ATTENTION_KERNELS = "Attention kernels"
 MIN_OF_KIND = 0.1  # share of the matrix kernels from which a kind of them is named
 FINDINGS: Mapping[str, str] = {  # by the name of the speedup
     "sdpa": "separate_attention",
@@ -74,13 +75,17 @@ def _speedup_draft(device: GpuWork, speedup: Speedup, estimate: Estimate, saving
     rows = device.kernels.places[estimate.rows[shorter]]
     # Subtract the time of kernels that the change makes slower.
     claim = KernelClaim(rows, (1 - estimate.middle[shorter]) * (savings.expected / savings.gross))
+    what = _matrix_words(device.kernels, estimate.rows[shorter])
+    is_attention = what == ATTENTION_KERNELS
     values = {
         "detail": estimate.detail,
         "least": duration(max(savings.least, 0)),
         "most": duration(max(savings.most, 0)),
         "metrics": metric_sentence(device.use),
         "speedup": speedup.title,
-        "what": _matrix_words(device.kernels, estimate.rows[shorter]),
+        "what": what,
+        "narrowest": "FP32 from TF32 products" if is_attention else "TF32",
+        "half": "flash attention needs 16 bits" if is_attention else "the tensor cores are twice as fast in it",
     }
     case = speedup.name if speedup.name in ("fp16", "bf16") else ""
     return FindingDraft(FINDINGS[speedup.name], device, (claim,), values, case)
@@ -208,6 +213,7 @@ def _blocks_words(blocks: Collection[int]) -> str:
 
 
 NARROW = ("fp8", "fp4", "int8", "fp16", "bf16")  # precisions below which results are seldom good enough
+MANY_WAVES = 10  # of blocks: with more, the sizes of a product on tensor cores leave little of the GPU idle
 TINY_NS = 3_000  # twice an empty kernel, which takes 1.3 to 1.5 µs on an H200: most of it is start and end
 MIN_KERNEL = 0.25  # share of the kernel time from which a kernel stands out of its family
 # Families that libraries have routines for.
@@ -343,7 +349,8 @@ def _draft_of_kernels(capture: MeasuredCapture, device: GpuWork, chosen: Costlie
         "shape": _shape_words(first, chosen.label is None, np.unique(device.kernels.shape[chosen.members]).size),
         "limits": " ".join(text for text in limits if text) + metric_sentence(use),
         "library": library or "the program",
-        "or_precision": "" if narrow else " or a lower precision",
+        "better": "" if first.tensor_core and (first.waves or 0) >= MANY_WAVES else "better sizes, or ",
+        "or_precision": "" if narrow else "a lower precision, or ",
         "precision_too": "" if narrow else ", use the lowest precision that the results allow",
         "blocks": quantity(_product(first.grid), "block"),
         "sms": gpu["sm_count"] or 0,

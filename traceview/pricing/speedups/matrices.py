@@ -55,6 +55,8 @@ MIN_EQUAL, MAX_CYCLE = 4, 3  # rounds, and kernels of a round
 
 
 def _layouts(kernels: KernelSequence) -> Members:
+    # Without statistics of a batch, normalization is elementwise, and takes as long in either layout.
+    of_batches = kernels.matches("batch_norm_(collect|reduce|backward|elemt)").any()
     return Members(
         {
             "layout": kernels.matches("nchwToNhwc|nhwcToNchw|nchw2nhwc|nhwc2nchw"),
@@ -62,7 +64,7 @@ def _layouts(kernels: KernelSequence) -> Members:
             "forward": kernels.in_families("convolution") & kernels.matches("fprop"),
             "indexed": kernels.in_families("convolution") & kernels.matches("fprop.*indexed"),
             "product": kernels.in_families("gemm"),  # 1x1 convolutions, in a network that normalizes
-            "native": kernels.matches("batch_norm"),
+            "native": kernels.matches("batch_norm") & of_batches,
             "cudnn": kernels.matches("bn_(fw|bw)"),
             "volume": kernels.in_families("convolution") & kernels.matches(VOLUMES),
         }

@@ -117,6 +117,7 @@ PIN = GraphChange(
     "Pin host memory",
     "host buffers of cudaMallocHost or cudaHostRegister that are filled outside the loop, and asynchronous copies",
     pin,
+    repeats=True,  # pinning memory takes about as long as one copy of it saves
     in_pytorch="non_blocking=True, and batches pinned outside the loop (DataLoader(pin_memory=True))",
     effort="one line",
 )
@@ -127,6 +128,7 @@ PIN_HERE = GraphChange(
     pin_in_loop,
     in_pytorch="batch.pin_memory() in the loop: the host fills the pinned buffer at the rate of pageable copies",
     programs=("pytorch",),
+    repeats=True,
     effort="one line",
 )
 

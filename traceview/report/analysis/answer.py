@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from traceview.model.analysis import Analysis, DeviceUse, Iterations, NotMeasured
 from traceview.model.composition import Composition
-from traceview.model.findings import MEDIUM_SHARE, Finding, Gain
+from traceview.model.findings import MEDIUM_SHARE, OTHERS_LIMIT, Finding, Gain
 from traceview.model.names import title_name
 from traceview.model.rows import SpeedOfLight
 from traceview.model.trace import Note
@@ -161,8 +161,11 @@ def gain_words(gain: Gain) -> str:
         return "gain unknown"
     part = share(gain.fraction)
     if gain.source == "bound":
-        return f"at most {part}"
+        return f"at most {part} ({OTHERS_LIMIT})" if gain.reason.endswith(OTHERS_LIMIT) else f"at most {part}"
     loses, also = ", may lose" if gain.low_ns < 0 else "", gain.reason.partition(",")[0]
+    if gain.is_wide and gain.ns:
+        words = "; ".join(filter(None, (loses.removeprefix(", "), also)))
+        return f"at most {share(gain.high_ns, gain.of_ns)}{words and f' ({words})'}"
     return f"-{part} ({time_range(*gain.after_ns)}{loses}{also and f'; {also}'})" if gain.ns else "no gain"
 
 
