@@ -160,7 +160,7 @@ def test_time_outside_the_iterations_that_is_most_of_the_run_comes_first() -> No
     starts = [1000 * MS + step * 40 * MS for step in range(10)]
     ranges = [(start, start + 40 * MS, f"step {start}", 0) for start in starts]
     loop = [(start, start + 39 * MS, "compute", 0, None) for start in starts]
-    outside = "1.00 s of the run of 1.40 s lie outside the counted iterations, 1.00 s of it before them."
+    outside = "1.00 s of the run of 1.40 s lie outside the counted iterations, nearly all before them."
     for call, first, words in (
         (500 * MS, 900 * MS, "Start-up takes 900 ms of the run of 1.40 s."),
         (20 * MS, 900 * MS, "900 ms of the run of 1.40 s lie before the first kernel, mostly outside CUDA calls."),

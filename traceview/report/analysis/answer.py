@@ -18,7 +18,7 @@ from traceview.report.screen import confidence_word, figure
 OUTSIDE_NOTES, OUTSIDE = ("start_up", "before_loop", "after_loop"), "lie outside the counted iterations"
 COUNTED = "in the counted iterations"  # assets/analysis/answer.js has the same words
 OF_ITERATIONS, LITTLE_GAIN = "", f"No gain is known, or it is less than {MEDIUM_SHARE:.0%}"
-RUN = "from the first CUDA call to the last"
+RUN, IN_RUN = "from the first CUDA call to the last", "in the run"
 MOST_KNOWN = 0.95  # share of the time of matrix kernels; below it, the share of known FLOPs is stated
 PRECISION_NAMES = {"bf16": "bfloat16", "tf32": "TF32", "fp64": "FP64", "fp32": "FP32", "fp16": "FP16", "fp8": "FP8"}
 MIN_FAMILY = 0.2  # share of the kernel time, or of all time; smaller families and waits of unknown gain are not named
@@ -108,9 +108,15 @@ def covered(analysis: Analysis, device: DeviceUse) -> str:
     return span(analysis) if analysis.covered(device).window == device.window else COUNTED
 
 
-def bar_words(whole: Composition, covers: str) -> str:
-    """Return which time of a device its bar and shares cover: `covers`, or the run where it shows more."""
-    return RUN if whole.outside_ns else covers
+def bar_words(analysis: Analysis, whole: Composition, covers: str) -> str:
+    """Return which time of a device its bar and shares cover: `covers`, or the run where it shows more.
+
+    Data that are loaded first, or a call of the profiler, may come before the first call of the run.
+    """
+    if not whole.outside_ns:
+        return covers
+    first = analysis.trace.api["start"].head(1).to_list()
+    return RUN if first == [analysis.run.start] else IN_RUN
 
 
 def span(analysis: Analysis) -> str:

@@ -143,7 +143,7 @@ def _covered_figures(analysis: Analysis, device: DeviceUse, work: Bands, on: str
     return {
         "covers": covers,
         "window_ns": parts.whole_ns,
-        "time_words": f"{duration(parts.whole_ns)} {bar_words(parts, covers)}",
+        "time_words": f"{duration(parts.whole_ns)} {bar_words(analysis, parts, covers)}",
         "idle_ns": use.idle_ns,
         "parts": _parts(use, parts, work),
         "families": _families(use),

@@ -125,7 +125,7 @@ def _device(analysis: Analysis, device: DeviceUse, columns: int) -> list[str]:
         return [f"{head} · no work in the counted iterations"]
     parts = [(f"{mark} {words}", whole.parts[look]) for look, (words, mark) in BAR_PARTS.items() if whole.parts[look]]
     return [
-        f"{head} · {duration(whole.whole_ns)} {bar_words(whole, covered(analysis, device))}",
+        f"{head} · {duration(whole.whole_ns)} {bar_words(analysis, whole, covered(analysis, device))}",
         f"  {bar(whole, min(BAR, columns - 2))}",
         *part_lines(parts, whole.whole_ns, min(32, columns - 22), 12),
     ]
@@ -407,7 +407,7 @@ def _bars(analysis: Analysis, columns: int) -> tuple[list[str], list[str]]:
     for device, name, whole in zip(devices, names, wholes, strict=False):
         end = f"{whole.percent(whole.busy['compute']):>6} compute"
         if len(devices) == 1:
-            end = f" {duration(whole.whole_ns)} {bar_words(whole, covered(analysis, device))}"
+            end = f" {duration(whole.whole_ns)} {bar_words(analysis, whole, covered(analysis, device))}"
         room = columns - margin - width(end) - 4
         if room < MIN_BAR:  # the words stand below
             lines.append(f"  {left(name, margin)} {bar(whole, columns - margin - 4)}")
