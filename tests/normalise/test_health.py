@@ -218,18 +218,6 @@ def test_overhead_of_cupti(tmp_path: Path) -> None:
     assert (full.id, "3.00 ms" in full.text) == ("launch_queue_full", True)
 
 
-def test_overhead_without_a_name_is_not_the_profilers(tmp_path: Path) -> None:
-    """nsys of 2023 calls lazy loading and JIT compilation of CUPTI "Unknown" (`sgemm_4080`: a launch of 109 ms)."""
-    named = [
-        "ALTER TABLE PROFILER_OVERHEAD ADD COLUMN nameId INTEGER",
-        "INSERT INTO StringIds VALUES (9998, 'Unknown'), (9999, 'CUPTI: Buffer flush')",
-        "UPDATE PROFILER_OVERHEAD SET nameId = 9998 + (start > 100)",
-    ]
-    rows = {**launches(3, 3), "overhead": [Overhead(20, 60), Overhead(120, 160)]}
-    trace = open_trace(build_export(tmp_path / "made.sqlite", statements=named, **rows))  # type: ignore[arg-type]
-    assert trace.overhead["end"].to_list() == [160]
-
-
 def test_findings_that_rest_on_lost_work_are_unsure(tmp_path: Path) -> None:
     def findings(kernels: int) -> tuple[Finding, ...]:
         ms = 1_000_000

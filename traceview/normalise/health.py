@@ -81,19 +81,14 @@ def count_left_out(problems: Iterable[str]) -> int:
 
 
 def with_profiler_overhead(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
-    """Return the tables with the profiler's share of CUPTI's overhead in PROFILER_OVERHEAD.
-
-    What old nsys calls "Unknown" there is JIT compilation and loading, which newer ones know.
-    """
-    own, cupti = tables.get(raw.OVERHEAD, pl.DataFrame()), tables.get(raw.CUPTI_OVERHEAD, pl.DataFrame())
-    if "nameId" in own.columns:
-        strings = tables[raw.STRINGS]
-        unknown = strings.filter(pl.col("value") == "Unknown")["id"].to_list()
-        own = own.filter(~pl.col("nameId").is_in(unknown).fill_null(False))
+    """Return the tables with the profiler's share of CUPTI's overhead in PROFILER_OVERHEAD."""
+    cupti = tables.get(raw.CUPTI_OVERHEAD, pl.DataFrame())
+    if cupti.is_empty():
+        return dict(tables)
     is_own = pl.col("overheadType").is_in(PROFILER_TYPES) & (pl.col("start") > 0)  # 0: CUPTI knows no time
-    of_cupti = [] if cupti.is_empty() else [cupti.filter(is_own)]
-    frames = [frame.select("start", "end") for frame in (own, *of_cupti) if len(frame.columns)]
-    return dict(tables) | ({raw.OVERHEAD: pl.concat(frames)} if frames else {})
+    own = cupti.filter(is_own).select("start", "end")
+    before = tables.get(raw.OVERHEAD, pl.DataFrame())
+    return dict(tables) | {raw.OVERHEAD: own if before.is_empty() else pl.concat([before, own])}
 
 
 def collect_evidence(tables: dict[str, pl.DataFrame]) -> Evidence:

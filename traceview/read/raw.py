@@ -133,7 +133,7 @@ TABLES: Mapping[str, WantedColumns] = {
     NVTX: WantedColumns(
         ("start", "end", "eventType", "globalTid"), ("text", "textId", "domainId"), text=("text",), health=("category",)
     ),
-    OVERHEAD: WantedColumns(("start", "end"), health=("nameId",)),
+    OVERHEAD: WantedColumns(("start", "end")),
     CUPTI_OVERHEAD: WantedColumns(("start", "end", "overheadType"), ("globalTid",)),
     DIAGNOSTICS: WantedColumns(("text",), text=("text",)),
     MEMORY: WantedColumns(

@@ -159,7 +159,7 @@ def test_steps_by_name_contain_layers() -> None:
 
 
 @pytest.mark.parametrize(("names", "shape"), [(["3D_backbone"], "3D_backbone"), (["step1", "step2"], "step#")])
-def test_a_number_that_is_the_same_everywhere_is_no_counter(names: list[str], shape: str) -> None:
+def test_number_that_is_the_same_everywhere_stays(names: list[str], shape: str) -> None:
     ranges = [(100 * at, 100 * at + 90, names[at % len(names)]) for at in range(8)]
     found = repeating_ranges(made(ranges, []).ranges.with_row_index("row"))
     assert found is not None and found.name == shape

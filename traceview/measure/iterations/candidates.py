@@ -147,7 +147,7 @@ def repeating_ranges(ranges: pl.DataFrame) -> RepeatedRange | None:
 
 
 def _fold_counters(names: pl.Series) -> pl.Series:
-    """Return distinct names with # for their numbers; a number that no two names differ in is no counter: `3D`."""
+    """Return distinct names with # for their numbers; a number stays where no two names differ in it: `3D`."""
     folded = fold_numbers(names)
     return folded.zip_with(folded.is_duplicated(), names)
 
