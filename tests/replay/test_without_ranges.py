@@ -245,7 +245,7 @@ def test_arrays_that_the_host_reads_are_awaited(size: int, gains: bool) -> None:
     assert isinstance(prediction, Prediction) == gains
 
 
-def test_an_event_keeps_the_order_that_a_removed_wait_gave() -> None:
+def test_removed_wait_leaves_its_order_to_an_event() -> None:
     """Hand-made: a kernel of each of two streams in turn, each waited for: without waits, they still take turns."""
     operations, api, ranges, at = [], [], [], 0
     for step in range(40):

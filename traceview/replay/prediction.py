@@ -68,6 +68,8 @@ MIN_GAIN = 0.02  # share of the measured time; a smaller gain gets a note
 MAX_COMBINED = 6  # changes that a page combines
 MAX_REPLAYED = 60_000  # operations of all combinations, so that a page takes at most 0.2 s longer
 MAY_GAIN_NOTHING = "a loader with workers may be as slow as the step: alone it may gain nothing"
+# A host that waits less runs ahead, which may gain more than its waits cost (docs/whatif.md "What stays").
+RUN_AHEAD = ("sync", "load")
 LEAST_GAIN = 0.005  # share of the measured time; a change that gains less is not shown, because its gain rounds to 0
 
 
@@ -403,7 +405,7 @@ def _prediction(model: RunModel, changes: Sequence[GraphChange], costs: Mapping[
     if model.waits_for_loader and loader_may_take(names) and blocked:
         notes.append(MAY_GAIN_NOTHING)
         high = max(high, model.measured)
-    if all(change.name in costs for change in changes):
+    if all(name in costs and name not in RUN_AHEAD for name in names):
         least = model.measured - sum(costs[change.name] for change in changes)
         low = max(low, min(least, run.time) - int(CAPTURE_NOISE * model.measured))
     if not COMPUTE_CHANGES.isdisjoint(names) and (kernels := kernel_time(run.graph)) <= MAX_KERNELS * run.time:
