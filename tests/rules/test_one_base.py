@@ -89,7 +89,7 @@ def test_answer_is_short(analysis: Analysis) -> None:
     )
 
 
-def test_a_wide_range_is_its_best_end() -> None:
+def test_wide_range_is_its_best_end() -> None:
     """Hand-made: a range that loses more than it gains, one as wide as the time, and a narrow one."""
     assert gain_words(Gain(22, -44, 46, "predicted", "also less host time, from 2 to 1", 100)) == (
         "at most 46.0% (may lose; also less host time)"

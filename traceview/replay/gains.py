@@ -48,7 +48,7 @@ PATH_WORDS = {
     KERNELS: ("compute", "communication"),
     "less time between operations": ("gap",),
 }
-CLEARLY_LESS = 0.95  # of a cost; kernels that gain a little less do so because a busier GPU has a lower clock
+CLEARLY_LESS = 0.95  # share of a cost; kernels that gain a little less do so because a busier GPU has a lower clock
 MOSTLY = 0.5  # share of the run from which what occurs once comes first
 
 

@@ -213,7 +213,7 @@ def _blocks_words(blocks: Collection[int]) -> str:
 
 
 NARROW = ("fp8", "fp4", "int8", "fp16", "bf16")  # precisions below which results are seldom good enough
-MANY_WAVES = 10  # of blocks: with more, the sizes of a product on tensor cores leave little of the GPU idle
+MANY_WAVES = 10  # waves of blocks: with more, the sizes of a product on tensor cores leave little of the GPU idle
 TINY_NS = 3_000  # twice an empty kernel, which takes 1.3 to 1.5 µs on an H200: most of it is start and end
 MIN_KERNEL = 0.25  # share of the kernel time from which a kernel stands out of its family
 # Families that libraries have routines for.

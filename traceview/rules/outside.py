@@ -105,8 +105,8 @@ def outside_words(analysis: Analysis, outside: TimeOutside) -> str:
     }
     most, whole = max(parts, key=parts.__getitem__), before.length + after.length
     part = f"{duration(whole)} of the run of {duration(analysis.run.length)} lie outside the counted iterations"
-    longest = f"{duration(parts[most])} of it"
-    return f"{part}, {'nearly all' if longest.startswith(f'{duration(whole)} ') else longest} {most}"
+    longest = duration(parts[most])
+    return f"{part}, {'nearly all' if longest == duration(whole) else longest} {most}"
 
 
 def _notes_outside(capture: MeasuredCapture) -> Iterator[Note]:
