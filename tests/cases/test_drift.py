@@ -43,10 +43,10 @@ def test_steps_of_equal_length_do_not_drift(name: str) -> None:
         ({"first_mhz": 1980, "last_mhz": 1650}, "and the clock of the GPU goes from 1,980 to 1,650 MHz"),
         ({"first_mhz": 1980, "last_mhz": 1980}, "at the same clock of the GPU (1,980 MHz)"),
         ({"last_kernels": 120}, "they launch 100 kernels at first and 120 at the end"),
-        ({"kernels_ratio": 1.01}, "the same kernels take as long, so that the host or waits change"),
+        ({"kernels_ratio": 1.01}, "rise from 10.0 to 12.0 ms: "),
         (
             {"kernels_ratio": 1.07},
-            "the host or waits change more than kernels: the same kernels take 1.07 times as long",
+            "the same kernels take 1.07 times as long, which explains a part",
         ),
         ({"kernels_ratio": 0.9}, "although the same kernels take 0.90 times as long"),
         ({"kernels_ratio": None}, "rise from 10.0 to 12.0 ms: "),

@@ -38,7 +38,7 @@ def test_pageable_copy_costs_staging_and_exposed_time() -> None:
     assert "(100 MB h2d) blocks the host for 10.0 ms" in finding.title
     assert "cudaStreamSynchronize looks like the cause, but blocks the host for only 100 µs" in finding.advice
     assert "Pin memory that is copied again" in finding.advice
-    assert finding.remedy == "Pin buffers that are copied often: pinning costs what one copy saves."
+    assert finding.remedy == "Pin a buffer only if it is copied again: pinning costs what one copy saves."
     assert finding.evidence[0].start_ns == 1 * MS
 
 

@@ -51,18 +51,18 @@ class Drift:
 
     @property
     def reason(self) -> str:
-        """What explains the change; "" if no kernel runs often enough with the same grid to be compared."""
+        """What explains the change; "" if the kernels of the same grid do not, or are too few."""
         if abs(self.last_kernels - self.first_kernels) > MIN_KERNELS * self.first_kernels:
             return f"they launch {self.first_kernels:,} kernels at first and {self.last_kernels:,} at the end"
         if self.kernels_ratio is None:
             return ""
         if abs(self.kernels_ratio - 1) <= MIN_CHANGE:
-            return "the same kernels take as long, so that the host or waits change"
+            return ""  # the host, its waits or a few kernels change
         same = f"the same kernels take {self.kernels_ratio:.2f} times as long"
         if (self.kernels_ratio > 1) != (self.last_ns > self.first_ns):
-            return f"although {same}: the host or waits change"
+            return f"although {same}"
         if abs(self.kernels_ratio - 1) < MIN_EXPLAINED * abs(self.last_ns / self.first_ns - 1):
-            return f"the host or waits change more than kernels: {same}"
+            return f"{same}, which explains a part"
         if self.first_mhz is None or self.last_mhz is None:
             return f"{same}, as with another clock of the GPU (heat, power) or with other values"
         if abs(self.last_mhz - self.first_mhz) > MIN_CLOCK * self.first_mhz:

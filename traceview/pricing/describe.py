@@ -42,6 +42,7 @@ STATES: Mapping[str, Mapping[str, str]] = _TEXTS["states"]
 # The program's own functions that make batches, by name.
 MAKES_BATCHES = re.compile(r"(?:^|[_.])(?:batch|collate|load_|__getitem__|next_)|batch$", re.IGNORECASE)
 BATCHES_AHEAD = "The loop makes its next batch here: make it in worker processes or a thread while the GPU works. "
+LISTED = "See the table of lines that made the GPU wait."
 UNSEEN = "nsys takes no stack while a thread holds the lock: look at what runs between these lines. "
 
 # The idle time of a line that a finding can be about: outside CUDA calls, inside them, or both.
@@ -96,13 +97,14 @@ def granted_gaps(device: GpuWork, grant: Grant) -> tuple[pl.DataFrame, int]:
 def name_place(evidence: HostEvidence, claims: Sequence[Claim], host: IdleHost | None) -> FindingPlace:
     """Return where the host was in the idle time of a finding, if the capture shows it.
 
-    A place that has less than MOSTLY of the time is in no title and has no remedy: it says nothing of the rest.
+    A place that has less than MOSTLY of the time is in no title, and its remedy is that of several places.
     """
     if host is None:
         return NOWHERE
     place = _likely_place(evidence, claims, host)
-    has_most = place.place is not None and place.place.time_ns > MOSTLY * host.idle_ns
-    return place if has_most else place._replace(where="", remedy="")
+    if place.place is None or place.place.time_ns > MOSTLY * host.idle_ns:
+        return place
+    return place._replace(where="", remedy=LISTED if place.place.stack else "")
 
 
 def _likely_place(evidence: HostEvidence, claims: Sequence[Claim], host: IdleHost) -> FindingPlace:

@@ -96,7 +96,7 @@ class _Gains:
             own = {"load": finding.effect} if finding.change == "load" else {}
             effect = " and ".join((WITH_LOADER | own)[name] for name in change.split("+"))
             title = both.title if finding.id != "host_bound" else "Pin host memory, and use other threads"
-            finding = replace(finding, effect=effect, remedy=f"{title}: either alone may gain little.")
+            finding = replace(finding, effect=effect, remedy=f"{title}.")
         if change in HOW_TO_HIDE and gain.source == "predicted":
             finding = replace(finding, remedy=f"{HOW_TO_HIDE[change]}.")
         others = tuple(map(self.finding, finding.others))

@@ -68,7 +68,7 @@ MIN_GAIN = 0.02  # share of the measured time; a smaller gain gets a note
 MAX_COMBINED = 6  # changes that a page combines
 MAX_REPLAYED = 60_000  # operations of all combinations, so that a page takes at most 0.2 s longer
 MAY_GAIN_NOTHING = "a loader with workers may be as slow as the step: alone it may gain nothing"
-# A host that waits less runs ahead, which may gain more than its waits cost (docs/whatif.md "What stays").
+# A host that waits less runs ahead, which may gain more than its waits cost (docs/whatif.md "Ranges").
 RUN_AHEAD = ("sync", "load")
 LEAST_GAIN = 0.005  # share of the measured time; a change that gains less is not shown, because its gain rounds to 0
 
