@@ -98,6 +98,17 @@ def test_large_costs_of_unknown_gain_are_listed(claims: str, share: float) -> No
     ]
 
 
+@pytest.mark.parametrize(("fraction", "place"), [(0.2, None), (0.4, 2), (0.6, 1)])
+def test_kernels_of_unknown_gain_are_listed_by_their_share(fraction: float, place: int | None) -> None:
+    """From half of the time on they keep their place, from a third on they are last, and less is folded."""
+    analysis = made_analysis(findings=3)
+    first, second, third = analysis.findings
+    kernel = replace(second, gain=NO_GAIN, claims="compute", cost_fraction=fraction, severity="low")
+    lists = finding_lists(replace(analysis, findings=(first, kernel, third)))
+    shown = [each.title for each in next(iter(lists.values()))]
+    assert (shown.index(kernel.title) if kernel.title in shown else None) == place
+
+
 def test_top_limits_the_lists() -> None:
     text = render(made_analysis(findings=9), top=4)
     assert (

@@ -21,6 +21,7 @@ OF_ITERATIONS, LITTLE_GAIN = "", f"No gain is known, or it is less than {MEDIUM_
 RUN, IN_RUN = "from the first CUDA call to the last", "in the run"
 MOST_KNOWN = 0.95  # share of the time of matrix kernels; below it, the share of known FLOPs is stated
 PRECISION_NAMES = {"bf16": "bfloat16", "tf32": "TF32", "fp64": "FP64", "fp32": "FP32", "fp16": "FP16", "fp8": "FP8"}
+MOSTLY = 0.5  # share of the time
 MIN_FAMILY = 0.2  # share of the kernel time, or of all time; smaller families and waits of unknown gain are not named
 MIN_KERNEL = 1 / 3  # share of the time from which kernels of unknown gain are named
 FAMILY_WORDS = {"gemm": "matrix products", "sort_scan": "sorts and scans", "custom": "hand-written kernels"}
@@ -141,12 +142,12 @@ def finding_lists(analysis: Analysis) -> dict[str, tuple[Finding, ...]]:
 
     Findings of low severity or unknown gain are the last list, but for the one that leads the answer, for waits of
     unknown gain that take a fifth of the time, which the answer names, and for kernels that take a third of it: these
-    are the last of their list.
+    are the last of their list if they take less than half.
     Findings of the run come before those of an iteration only if one of them leads.
     """
     base, lists = analysis.answer.gain.of_ns, dict[str, list[Finding]]()
     iterations, first = isinstance(analysis.iterations, Iterations), analysis.findings[:1]
-    ordered = sorted(analysis.findings, key=lambda each: each not in first and _is_compute_of_unknown_gain(each))
+    ordered = sorted(analysis.findings, key=lambda each: each not in first and _is_kernel_of_unknown_gain(each))
     for number, finding in enumerate(ordered):
         of_run = iterations and finding.once and not analysis.whole
         words = f"For the run, {duration(finding.gain.of_ns or base)}" if of_run else OF_ITERATIONS
@@ -157,8 +158,9 @@ def finding_lists(analysis: Analysis) -> dict[str, tuple[Finding, ...]]:
     return {words: tuple(findings) for words, findings in (lists | last).items() if findings}
 
 
-def _is_compute_of_unknown_gain(finding: Finding) -> bool:
-    return finding.claims == "compute" and finding.gain.source == "none"
+def _is_kernel_of_unknown_gain(finding: Finding) -> bool:
+    """Return whether a finding is on kernels that take less than half of the time, and whose gain is unknown."""
+    return finding.claims == "compute" and finding.gain.source == "none" and finding.decisive_fraction < MOSTLY
 
 
 def gain_words(gain: Gain) -> str:
