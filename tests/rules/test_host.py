@@ -583,6 +583,22 @@ def test_call_that_occurs_once_is_start_up() -> None:
     assert "start_up" not in [finding.id for finding in findings(made_trace(work, often), start_up, allocation)]
 
 
+def test_each_long_call_of_a_gap_has_its_own_time() -> None:
+    """A made gap has stalls of allocations of 200 ms and 100 ms before a first launch of 300 ms: all is start-up."""
+    calls = [
+        (0, 10 * US, "api", 0),
+        (2 * MS, 202 * MS, "memory", 0),
+        *((203 * MS + at * 10 * US, 203 * MS + at * 10 * US + US, "memory", 0) for at in range(4)),
+        (210 * MS, 310 * MS, "memory", 0),
+        (311 * MS, 611 * MS, "api", 0),
+    ]
+    work = [(5 * US, 1 * MS, "compute", 0, 0), (611 * MS + 5 * US, 620 * MS, "compute", 0, 7)]
+    names = ["launch", "cudaFree", *["cudaFree"] * 5, "launch of another kernel"]
+    (finding, *others) = findings(with_calls(made_trace(work, calls), names), start_up, allocation)
+    assert "300 ms in cudaFree and 300 ms in launch of another kernel" in finding.title
+    assert "allocation" not in [each.id for each in others]
+
+
 @pytest.mark.parametrize(("first", "leads"), [(700 * MS, True), (40 * MS, False)])
 def test_first_launches_of_a_training_that_take_most_of_the_run_are_start_up(first: int, leads: bool) -> None:
     """The first step of a training loads its kernels (`norm_layers` of round 13). One that is long is only a step."""

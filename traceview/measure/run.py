@@ -177,8 +177,8 @@ def run_time(works: Sequence[Window], calls: CallsTime | None) -> Window:
     return Window(begin, max(work.end, calls.window.end))
 
 
-def longest_call(start: Times, end: Times, calls: pl.DataFrame) -> tuple[Times, Times]:
-    """Return for each of some disjoint ascending times the call that takes most of it, or -1, and its ns there.
+def calls_in(start: Times, end: Times, calls: pl.DataFrame) -> tuple[Times, Times, Times]:
+    """Return which of some disjoint ascending times which call lies in, and its ns there.
 
     `calls` are those of one thread, in the order of time.
     """
@@ -187,8 +187,4 @@ def longest_call(start: Times, end: Times, calls: pl.DataFrame) -> tuple[Times, 
     counts = np.maximum(np.searchsorted(start, last, side="left") - low, 0)
     call = np.repeat(np.arange(len(calls)), counts)
     time = intervals.index_ranges(low, counts)
-    ns = np.minimum(last[call], end[time]) - np.maximum(first[call], start[time])
-    longest, taken = np.full(len(start), -1), np.zeros(len(start), np.int64)
-    order = np.lexsort((-call, ns))  # the longest is written last
-    longest[time[order]], taken[time[order]] = call[order], ns[order]
-    return longest, taken
+    return time, call, np.minimum(last[call], end[time]) - np.maximum(first[call], start[time])

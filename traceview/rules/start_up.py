@@ -23,7 +23,7 @@ from traceview.intervals import (
     values_at,
 )
 from traceview.measure.iterations.compilation import LOADS_CODE
-from traceview.measure.run import TORCH_PROFILER, WORKING_ROLES, ProgramCalls, longest_call, own_times
+from traceview.measure.run import TORCH_PROFILER, WORKING_ROLES, ProgramCalls, calls_in, own_times
 from traceview.model.findings import Place
 from traceview.model.names import fold_numbers, title_name
 from traceview.model.trace import Trace, Window, enum_texts, names_load_data, names_match
@@ -39,7 +39,8 @@ MAX_NAMES, MAX_PLACES = 2, 5
 FEW = 0.15  # share of the run; start-up can lead only where the iterations take less (METRICS "Start-up")
 MIN_NAMED = 0.02  # share of a finding's calls; shorter ones are not named
 # The causes of idle time in which a call does work of its own. In the others it waits for the GPU, or copies.
-ACCOUNTS = (("memory",), ("launch", "api"))
+MEMORY = "memory"
+ACCOUNTS = ((MEMORY,), ("launch", "api"))
 CASE, BEFORE = "first_work", "before_loop"
 COMPILES = re.compile(  # a Thunk of XLA runs what is compiled
     r"^(?!Thunk:).*(?<![A-Za-z])(?i:nvrtc|jit|compil(?!ed)\w*|dynamo_timed|autotun\w*|lazy_?(?:load|init)\w*)(?![A-Za-z])"
@@ -69,7 +70,7 @@ CASES = (
 class _Calls(NamedTuple):
     """The calls of the processes that use a GPU, and the time of the work of all their GPUs.
 
-    `before` has the calls before `until` (ROW, ns), and `long` those that can fill long gaps (ROW). `until` is the
+    `before` has the calls before `until` (ROW, ns), `long` those that can fill long gaps (ROW, role). `until` is the
     first work, and before iterations of a program that loads nothing later, the first kernel. `code` are
     the starts of the calls that load code, `made` of those before which it is compiled, and `libraries` of those that
     start a library.
@@ -121,7 +122,7 @@ def _calls(capture: MeasuredCapture, processes: tuple[int, ...]) -> _Calls:
     every = ProgramCalls(trace, processes)
     until = work.start if analysis.covers_run or is_lazy(capture.program) else first_kernel(analysis, devices)
     before = _named(every, every.inside(Window(analysis.run.start, until)), "ns", "role")
-    long = _named(every, every.long().filter(pl.col("role").is_in(WORKING_ROLES)))
+    long = _named(every, every.long().filter(pl.col("role").is_in(WORKING_ROLES)), "role")
     loads = every.named(LOADS_CODE)
     makes = loads.filter(names_match(loads["name"], MAKES_CODE) & is_lazy(capture.program))
     code, made, libraries = (each["start"].to_numpy() for each in (loads, makes, every.named(STARTS_LIBRARY)))
@@ -153,7 +154,8 @@ def _before_work(
 
 def _long_between(calls: _Calls, start: int, end: int) -> pl.DataFrame:
     """Return the long calls that begin in a time (ROW, ns)."""
-    return calls.long.filter(pl.col("start").is_between(start, end)).with_columns(ns=pl.col("end") - pl.col("start"))
+    inside = calls.long.filter(pl.col("start").is_between(start, end))
+    return inside.select(*ROW, ns=pl.col("end") - pl.col("start"))
 
 
 def _of_host(name: str, device: GpuWork, values: Mapping[str, str], case: str, ns: int, place: Place) -> FindingDraft:
@@ -343,17 +345,31 @@ def _one_time(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> Itera
     is_long = device.gap_end - device.gap_start > MAX_SHORT_GAP
     if capture.counted:  # later calls are those of the loop
         is_long &= device.gap_start < device.steady.start
-    gaps, in_calls, most = _long_waits(device, calls.long, is_long)
+    in_memory = pl.col("role") == MEMORY
     for causes in ACCOUNTS:
         account = device.gap_waits(causes, slice(0, len(is_long)))
-        if account is None or len(gaps) == 0:
+        if account is None:
             continue
-        waits = in_calls.with_columns(ns=pl.Series(np.minimum(account[gaps], most), dtype=pl.Int64))
+        gaps, in_calls, most = _long_waits(device, calls.long.filter(in_memory == (MEMORY in causes)), is_long)
+        most = _at_most(most, gaps, account)
+        waits = in_calls.select(*ROW, ns=pl.Series(most, dtype=pl.Int64))
         waits = waits.group_by(*ROW, maintain_order=True).agg(pl.col("ns").sum()).filter(pl.col("ns") > 0)
         least = ONE_TIME * account[is_long].sum()
         if waits["ns"].sum() > least and (once := calls.every.single(waits))["ns"].sum() > least:
             chosen = in_calls["start"].is_in(once["start"].implode()).to_numpy()
-            yield GapClaim(causes, gaps[chosen], most[chosen]), once
+            rows, which = np.unique(gaps[chosen], return_inverse=True)
+            limits = np.zeros(len(rows), np.int64)
+            np.add.at(limits, which, most[chosen])
+            yield GapClaim(causes, rows, limits), once
+
+
+def _at_most(ns: Times, gaps: Times, account: Times) -> Times:
+    """Return the ns of calls in gaps, in the order of the gaps, of which a gap has no more than its account."""
+    before = np.cumsum(ns) - ns
+    first = np.flatnonzero(np.diff(gaps, prepend=-1))
+    before -= np.repeat(before[first], np.diff(first, append=len(gaps)))
+    own: Times = np.clip(account[gaps] - before, 0, ns)
+    return own
 
 
 def _longest(calls: pl.DataFrame) -> pl.DataFrame:
@@ -362,21 +378,20 @@ def _longest(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _long_waits(device: GpuWork, calls: pl.DataFrame, is_long: Mask) -> tuple[Times, pl.DataFrame, Times]:
-    """Return the long gaps that a long call fills, the call that takes most of each (ROW), and its ns there."""
-    frames, gaps, limits = [calls.clear()], [EMPTY.start], [EMPTY.start]
+    """Return the long gaps that long calls fill, each of these calls (ROW), and its ns there, the longest first."""
+    frames, gaps, lengths = [calls.clear()], [EMPTY.start], [EMPTY.start]
     long = np.flatnonzero(is_long & (device.gap_thread >= 0))
     gaps_of = dict(rows_by_code(device.gap_thread[long]))
     for (thread,), own in calls.group_by("thread", maintain_order=True):
         if thread not in gaps_of:
             continue
         gap = long[gaps_of[thread]]
-        call, ns = longest_call(device.gap_start[gap], device.gap_end[gap], own)
-        waiting = np.flatnonzero(call >= 0)
-        frames.append(own[call[waiting]])
-        gaps.append(gap[waiting])
-        limits.append(ns[waiting])
-    rows, most = np.concatenate(gaps), np.concatenate(limits)
-    order = np.argsort(rows)
+        which, call, ns = calls_in(device.gap_start[gap], device.gap_end[gap], own)
+        frames.append(own[call])
+        gaps.append(gap[which])
+        lengths.append(ns)
+    rows, most = np.concatenate(gaps), np.concatenate(lengths)
+    order = np.lexsort((-most, rows))
     return rows[order], pl.concat(frames)[order], most[order]
 
 
