@@ -442,6 +442,17 @@ def test_context_after_a_reset_is_start_up() -> None:
     assert costs == {"start_up": 132 * MS, "host_bound": 1 * MS}
 
 
+@pytest.mark.parametrize("kind", ["openacc", "openmp"])
+def test_runtime_of_directives_starts_until_it_loads_code(kind: str) -> None:
+    """In a made program, 19 ms between its first allocation and the load of its module are start-up."""
+    calls = [(0, 1 * MS, "memory", 0), (20 * MS, 30 * MS, "api", 0), (35 * MS, 35 * MS, "api", 0)]
+    trace = made_trace([(35 * MS, 50 * MS, "compute", 0, 2)], calls)
+    program = replace(trace.program, kind=kind)
+    named = with_calls(replace(trace, program=program), ["cuMemAllocHost", "cuModuleLoadDataEx", "cuLaunchKernel"])
+    costs = {finding.id: finding.cost_ns for finding in findings(named, start_up)}
+    assert costs == {"start_up": 30 * MS, "host_bound": 5 * MS}
+
+
 @pytest.mark.parametrize(
     ("again", "once", "rest"),
     [((600 * MS, 640 * MS), 60, 40), ((600 * MS, 900 * MS), 20, 80), ((5 * MS, 25 * MS), 100, 0)],

@@ -215,7 +215,7 @@ def _host_once(capture: MeasuredCapture, calls: _Calls, pauses: Mapping[str, Int
         return min(_host_in(trace.ranges.filter(_names_compile(trace.ranges["name"])), window, before), host), where
     if is_lazy(capture.program):
         return max(host - _host_in(_ordinary(trace, window), window, before), 0), where
-    context = _context(before)
+    context = _context(before, capture.program.kind)
     if context.is_empty():
         return 0, where
     window = Window(window.start, int(context["end"][0]))
@@ -225,10 +225,17 @@ def _host_once(capture: MeasuredCapture, calls: _Calls, pauses: Mapping[str, Int
     return min(once, host), f"before the first {context['name'][0]}"
 
 
-def _context(before: pl.DataFrame) -> pl.DataFrame:
-    """Return the first of the calls before the first work that needs a context, in one row or none."""
+def _context(before: pl.DataFrame, kind: str) -> pl.DataFrame:
+    """Return the first of the calls before the first work that needs a context, in one row or none.
+
+    Where the runtime of OpenACC or OpenMP makes it, it is the load of code: until then the runtime starts.
+    """
     reset = before.filter(pl.col("name").str.contains(RESETS))["end"].max() or 0  # another context follows
-    return before.filter(pl.col("name").str.contains(NEEDS_CONTEXT), pl.col("start") >= reset).head(1)
+    first = before.filter(pl.col("name").str.contains(NEEDS_CONTEXT), pl.col("start") >= reset).head(1)
+    if kind not in DIRECTIVES or first.is_empty() or first["name"][0].startswith("cuda"):
+        return first
+    load = before.filter(pl.col("name").str.contains("ModuleLoad"), pl.col("start") >= first["start"][0]).head(1)
+    return first if load.is_empty() else load
 
 
 def _names_compile(column: pl.Series) -> Mask:
