@@ -595,7 +595,7 @@ def test_call_that_occurs_once_is_start_up() -> None:
 
 
 def test_each_long_call_of_a_gap_has_its_own_time() -> None:
-    """A made gap has stalls of allocations of 200 ms and 100 ms before a first launch of 300 ms: all is start-up."""
+    """A made gap has stalls of frees of 200 and 100 ms before a first launch of 300 ms; pinned memory has no stalls."""
     calls = [
         (0, 10 * US, "api", 0),
         (2 * MS, 202 * MS, "memory", 0),
@@ -608,6 +608,9 @@ def test_each_long_call_of_a_gap_has_its_own_time() -> None:
     (finding, *others) = findings(with_calls(made_trace(work, calls), names), start_up, allocation)
     assert "300 ms in cudaFree and 300 ms in launch of another kernel" in finding.title
     assert "allocation" not in [each.id for each in others]
+    pinned = ["launch", *["cudaFreeHost"] * 6, "launch of another kernel"]
+    (finding, *_) = findings(with_calls(made_trace(work, calls), pinned), start_up, allocation)
+    assert "200 ms in cudaFreeHost" in finding.title
 
 
 @pytest.mark.parametrize(("first", "leads"), [(700 * MS, True), (40 * MS, False)])

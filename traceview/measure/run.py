@@ -23,6 +23,7 @@ from traceview.model.trace import EVERYTHING, Trace, Window, names_load_data, na
 
 OF_PROFILER = r"^cu(da)?Profiler"  # calls that a run without the profiler does not make, or that take no time there
 STARTS_UP = r"^cuInit$|LoadingMode|GetProcAddress|CtxCreate|(Module|Library)Load"
+PINS = r"^(?:cuda|cu|hip)(?:Mem)?(?:HostAlloc|AllocHost|MallocHost|FreeHost|Host(?:Un)?[Rr]egister)"
 TORCH_PROFILER = "torch.profiler"
 MIN_START_UP = 10_000_000  # ns; only a call that creates a context or loads code takes as long before the first work
 WORKING_ROLES = ("memory", "api")  # the roles of calls that neither wait for the GPU nor copy
@@ -134,7 +135,8 @@ class ProgramCalls:
     def single(self, some: pl.DataFrame) -> pl.DataFrame:
         """Return those of some calls (CALL, start, end) that are the first of their kind, which CALL says, or stalls.
 
-        A stall takes much longer than a quarter of the calls of its name: a library loads its code in `cudaFree`.
+        A stall takes much longer than a quarter of the calls of its name: a library loads its code in `cudaFree`. Calls
+        that pin memory take as long as their pages need, and do not stall.
         """
         if some.is_empty():
             return some
@@ -146,7 +148,7 @@ class ProgramCalls:
         by_kind = self._with_texts(by_shape).group_by(CALL, maintain_order=True).agg(first)
         usual = calls.group_by(pl.col("name").cast(pl.String)).agg(usual=LENGTH.quantile(0.25, "lower"))
         is_stall = pl.max_horizontal(STALL * pl.col("usual"), MIN_START_UP) < LENGTH
-        stalls = some.join(usual, on="name").filter(is_stall)
+        stalls = some.join(usual, on="name").filter(is_stall, ~pl.col("name").str.contains(PINS))
         single = pl.concat([by_kind.select(*CALL, "start"), stalls.select(*CALL, "start")])
         return some.join(single, on=[*CALL, "start"], how="semi", maintain_order="left")
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from traceview.intervals import Intervals, Rows, Times, parts_in_queries, rows_by_code
 from traceview.measure.gaps import MEMORY_ROLE
+from traceview.measure.run import PINS
 from traceview.measure.shared_work import calls_during, codes_of, launch_rows
 from traceview.model.trace import ROLES, Window, enum_texts, names_match
 from traceview.model.units import duration, quantity, verb
@@ -100,7 +101,6 @@ def restart_claim(device: GpuWork, calls: pl.DataFrame) -> GapClaim:
 
 MAX_NAMES = 3
 MOSTLY = 0.5
-PINS = r"^(?:cuda|cu|hip)(?:Mem)?(?:HostAlloc|AllocHost|MallocHost|FreeHost|Host(?:Un)?[Rr]egister)"
 
 
 def allocation(capture: MeasuredCapture, device: GpuWork) -> Iterator[FindingDraft]:
