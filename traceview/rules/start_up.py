@@ -139,7 +139,8 @@ def _before_work(
     once, where = _host_once(capture, calls, pauses, host - loads)
     rest = host - loads - once
     outside = calls.before.filter(pl.col("role") != "blocking_copy").drop("role")
-    if capture.counted:  # what is loaded or allocated first after the first kernel
+    # What is loaded or allocated first after the first kernel; findings on the run have it in its gaps.
+    if capture.counted and not capture.analysis.covers_run:
         outside = pl.concat([outside, calls.every.single(_long_between(calls, calls.until, device.steady.start))])
     yield from _start_up(capture, device, calls, outside, once + _after(pauses, calls.until), pauses, where)
     if loads:
