@@ -275,6 +275,7 @@ def _finding(finding: Finding, zero: int) -> Json:
         "gain": {
             **plain_values(finding.gain),
             "fraction": finding.gain.fraction,
+            "wide": finding.gain.source == "predicted" and finding.gain.is_wide,
             "change": finding.change,
         },
         "per_iteration_ns": finding.cost_per_iteration_ns,

@@ -125,6 +125,7 @@ export interface Gain {
   high_ns: number;
   of_ns: number;
   fraction: number;
+  wide: boolean;
   source: "predicted" | "bound" | "none";
   reason: string;
   change: string;
