@@ -81,7 +81,7 @@ def counted(api: pl.DataFrame, operations: pl.DataFrame, failed: pl.DataFrame) -
     return total, queued, lost
 
 
-# Steps of ids and of ns from one recorded call to the next: 60 calls follow at once, three come after holes.
+# Steps of ids and of ns from one recorded call to the next: 60 calls follow at once, others come after holes.
 FULL, HOLE, LIBRARY = [(6, 1_000)] * 60, [(50_000, 200_000)], [(50_000, 5_000)]
 
 
@@ -89,10 +89,12 @@ FULL, HOLE, LIBRARY = [(6, 1_000)] * 60, [(50_000, 200_000)], [(50_000, 5_000)]
     ("steps", "expected"),
     [
         (FULL, 0),
-        (FULL + HOLE * 3 + FULL, 150_000),
-        (FULL + LIBRARY * 3 + FULL, 0),  # many ids at once: a library that loads
-        (FULL + [(900, 200_000)] * 3 + FULL, 0),  # a long time with few calls
-        ([*FULL, (5_000, 200_000)] * 3, 15_000),
+        (FULL + HOLE * 12 + FULL, 600_000),
+        (FULL + HOLE * 3 + FULL, 0),
+        (FULL + LIBRARY * 12 + FULL, 0),  # many ids at once: a library that loads
+        (FULL + [(900, 200_000)] * 12 + FULL, 0),  # a long time with few calls
+        ([*FULL, (5_000, 200_000)] * 12, 60_000),
+        (HOLE * 20, 0),  # ids that count no calls
     ],
 )
 def test_calls_that_were_not_recorded(steps: list[tuple[int, int]], expected: int) -> None:

@@ -32,6 +32,7 @@ CAPTURE_BEGIN = re.compile(r"(?:cuda|cu|hip)StreamBeginCapture\w*")
 CAPTURE_END = re.compile(r"(?:cuda|cu|hip)StreamEndCapture")
 MIN_LATER_RANGES, MIN_WORKING_SHARE = 2, 0.9
 MAX_NAME_LETTERS = 60
+MIN_SKIPS = 10  # holes; a few show a library that starts, or a damaged id
 MIN_SKIPPED = 1000  # ids from one call to the next; calls that are not traced skip tens or hundreds
 MAX_QUEUED = 1024  # launches that wait in a queue of the driver, after which a launch call blocks
 
@@ -121,7 +122,8 @@ def unrecorded_calls(api: pl.DataFrame) -> int:
     ids = ids.with_columns(pl.col("correlation").cum_max().over("process"))
     steps = ids.select(pl.col("correlation", "start").diff().over("process")).drop_nulls()
     skips = steps.filter(pl.col("correlation") >= MIN_SKIPPED)
-    if not len(skips) or any(2 * skips[name].sum() < steps[name].sum() for name in steps.columns):
+    usual = 2 * len(skips) < len(steps)  # else ids do not count calls
+    if len(skips) < MIN_SKIPS or not usual or any(2 * skips[name].sum() < steps[name].sum() for name in steps.columns):
         return 0
     return int(skips["correlation"].sum())
 
