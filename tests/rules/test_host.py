@@ -595,7 +595,7 @@ def test_call_that_occurs_once_is_start_up() -> None:
 
 
 def test_each_long_call_of_a_gap_has_its_own_time() -> None:
-    """A made gap has stalls of frees of 200 and 100 ms before a first launch of 300 ms; pinned memory has no stalls."""
+    """In a made gap, frees stall for 200 and 100 ms, and a first launch takes 300 ms. Pinning never stalls."""
     calls = [
         (0, 10 * US, "api", 0),
         (2 * MS, 202 * MS, "memory", 0),

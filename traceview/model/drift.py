@@ -54,10 +54,8 @@ class Drift:
         """What explains the change; "" if the kernels of the same grid do not, or are too few."""
         if abs(self.last_kernels - self.first_kernels) > MIN_KERNELS * self.first_kernels:
             return f"they launch {self.first_kernels:,} kernels at first and {self.last_kernels:,} at the end"
-        if self.kernels_ratio is None:
+        if self.kernels_ratio is None or abs(self.kernels_ratio - 1) <= MIN_CHANGE:
             return ""
-        if abs(self.kernels_ratio - 1) <= MIN_CHANGE:
-            return ""  # the host, its waits or a few kernels change
         same = f"the same kernels take {self.kernels_ratio:.2f} times as long"
         if (self.kernels_ratio > 1) != (self.last_ns > self.first_ns):
             return f"although {same}"

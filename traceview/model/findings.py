@@ -75,9 +75,18 @@ class Gain:
         return gaining_part(self.low_ns, self.high_ns)
 
     @property
-    def is_wide(self) -> bool:
-        """Whether its range says little more than its best end: it is nearly as wide as the time, or loses more."""
-        return self.high_ns - self.low_ns > WIDE * self.of_ns or -self.low_ns > self.high_ns
+    def is_at_most(self) -> bool:
+        """Whether reports state only the most that it saves: a bound, or a range that says little more than that.
+
+        Such a range is nearly as wide as the time, or loses more than it saves.
+        """
+        is_wide = self.high_ns - self.low_ns > WIDE * self.of_ns or -self.low_ns > self.high_ns
+        return self.source == "bound" or (self.source == "predicted" and self.ns != 0 and is_wide)
+
+    @property
+    def stated_fraction(self) -> float:
+        """The share of the time that reports state: the most of a wide range, else the expected one."""
+        return self.high_ns / max(self.of_ns, 1) if self.is_at_most else self.fraction
 
     @property
     def is_little(self) -> bool:

@@ -71,7 +71,7 @@ def find(
     """Return the findings of an analysis, the costliest first, and the notes of rules.
 
     `priced` returns the analysis with the profiler's share of idle time, which prices need and claims do not. `rules`
-    are all rules by default, and none where the capture lacks most calls.
+    are all rules by default. Where the capture lacks most calls, no rule runs.
     """
     capture, rules = capture_for_rules(work, analysis), () if analysis.info.trust.unrecorded else rules or all_rules()
     opened = partial(open_ledger, covers_run=analysis.covers_run, holes=analysis.holes)

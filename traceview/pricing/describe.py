@@ -307,8 +307,8 @@ def describe(analysis: Analysis, draft: FindingDraft, texts: FindingTexts, price
 def _cost_per_iteration(analysis: Analysis, price: Price, window: int) -> int | None:
     """Return the mean cost in an iteration, at most the time of an iteration; None without iterations or cost.
 
-    Idle time is a share of a `window` in ns: from the GPU's first work in the iterations to its last. What the first
-    iteration does before and the last one after has no price.
+    `window` is the time from the GPU's first work in the iterations to its last, in ns. Idle time has a price only
+    there. 0 stands for all iterations.
     """
     iterations = analysis.iterations
     if isinstance(iterations, NotMeasured) or not iterations.counted or not price.steady:

@@ -137,7 +137,7 @@ class Changes:
     costs: Mapping[str, int] = field(default_factory=dict)
 
     def with_findings(self, findings: Sequence[Finding]) -> Changes:
-        """Return the changes of the same run, none of which is predicted yet, with the costs of its findings."""
+        """Return the changes of the same run with the costs of its findings. None of them is predicted yet."""
         costs = cost_of_changes(findings, self.model.measured, is_run=self.model.is_whole_run)
         return replace(self, known_results={}, costs=costs)
 

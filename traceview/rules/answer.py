@@ -134,12 +134,12 @@ def _best_change(analysis: Analysis) -> str:
         return f"{DETAILS.split(first.title)[0]}{where}. {remedy}"
     if gain.is_little:
         return f"No known change gains much: the first would save {share_of_gain(first)}. {remedy}"
-    if gain.source == "predicted" and first.effect and not gain.is_wide:
+    if gain.source == "predicted" and first.effect and not gain.is_at_most:
         if first.choice:
             return f"{words} would take {_unit(analysis)} to {time_range(*first.choice_ns)}; try {first.choice}."
         return f"{words} would take {_unit(analysis)} to {time_range(*gain.after_ns)}."
     whole = " of the run" if first.once and isinstance(analysis.iterations, Iterations) else ""
-    saved = f"{'' if gain.source == 'predicted' and not gain.is_wide else 'at most '}{share_of_gain(first)}{whole}"
+    saved = f"{'at most ' if gain.is_at_most else ''}{share_of_gain(first)}{whole}"
     if not first.effect:
         return f"{words}: that saves {saved}."
     return f"{effect} would save {f'{device} ' if device else ''}{saved}."
@@ -147,8 +147,7 @@ def _best_change(analysis: Analysis) -> str:
 
 def share_of_gain(finding: Finding) -> str:
     """Return the share that a remedy saves, at most if its range is wide: "23%", "2.3%"."""
-    gain = finding.gain
-    fraction = gain.high_ns / max(gain.of_ns, 1) if gain.is_wide else gain.fraction
+    fraction = finding.gain.stated_fraction
     if fraction < 0.0995:
         return "less than 0.1%" if fraction < 0.0005 else f"{fraction:.1%}"
     return whole_percent(fraction)

@@ -27,7 +27,7 @@ from traceview.pricing.speedups.steps import KernelSequence, Savings
 from traceview.pricing.texts import fits
 from traceview.rules.captured import GRAPH, metric_sentence
 
-ATTENTION_KERNELS = "Attention kernels"
+ATTENTION_KERNELS = "attention kernels"
 MIN_OF_KIND = 0.1  # share of the matrix kernels from which a kind of them is named
 FINDINGS: Mapping[str, str] = {  # by the name of the speedup
     "sdpa": "separate_attention",
@@ -76,7 +76,7 @@ def _speedup_draft(device: GpuWork, speedup: Speedup, estimate: Estimate, saving
     # Subtract the time of kernels that the change makes slower.
     claim = KernelClaim(rows, (1 - estimate.middle[shorter]) * (savings.expected / savings.gross))
     what = _matrix_words(device.kernels, estimate.rows[shorter])
-    is_attention = what == ATTENTION_KERNELS
+    is_attention = what.lower() == ATTENTION_KERNELS
     values = {
         "detail": estimate.detail,
         "least": duration(max(savings.least, 0)),
@@ -97,7 +97,7 @@ def _matrix_words(kernels: KernelSequence, rows: Rows) -> str:
     products, attention = (ns[kernels.in_families(family)[rows]].sum() for family in ("gemm", "attention"))
     kinds = {
         "matrix products": products,
-        "attention kernels": attention,
+        ATTENTION_KERNELS: attention,
         "convolutions": ns.sum() - products - attention,
     }
     words = " and ".join(name for name, own in kinds.items() if own >= MIN_OF_KIND * ns.sum())

@@ -372,7 +372,10 @@ def _one_time(capture: MeasuredCapture, device: GpuWork, calls: _Calls) -> Itera
 
 
 def _at_most(ns: Times, gaps: Times, account: Times) -> Times:
-    """Return the ns of calls in gaps, in the order of the gaps, of which a gap has no more than its account."""
+    """Return the ns of calls in gaps, cut so that the calls of a gap have no more than its account.
+
+    The calls are in the order of their gaps.
+    """
     before = np.cumsum(ns) - ns
     first = np.flatnonzero(np.diff(gaps, prepend=-1))
     before -= np.repeat(before[first], np.diff(first, append=len(gaps)))

@@ -111,9 +111,7 @@ def test_kernels_of_unknown_gain_are_listed_by_their_share(fraction: float, plac
 
 def test_top_limits_the_lists() -> None:
     text = render(made_analysis(findings=9), top=4)
-    assert (
-        "and 4 more in the page and the JSON" in text
-    )  # of 7 from 3% on, and of 2 below, one each beside the first three
+    assert "and 4 more in the page and the JSON" in text  # each list shows one finding below the first three
     assert "NVTX ranges (GPU projection) (first 4 of 12)" in text
     assert "range 3" in text and "range 4" not in text
 

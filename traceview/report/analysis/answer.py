@@ -167,13 +167,13 @@ def gain_words(gain: Gain) -> str:
     """Return what a remedy saves: "-37% (5.10 to 7.80 ms)", "at most 21%"; of more than a finding costs, also why."""
     if gain.source == "none":
         return "gain unknown"
-    part = share(gain.fraction)
+    part = share(gain.stated_fraction)
     if gain.source == "bound":
         return f"at most {part} ({OTHERS_LIMIT})" if gain.reason.endswith(OTHERS_LIMIT) else f"at most {part}"
     loses, also = ", may lose" if gain.low_ns < 0 else "", gain.reason.partition(",")[0]
-    if gain.is_wide and gain.ns:
+    if gain.is_at_most:
         words = "; ".join(filter(None, (loses.removeprefix(", "), also)))
-        return f"at most {share(gain.high_ns, gain.of_ns)}{words and f' ({words})'}"
+        return f"at most {part}{words and f' ({words})'}"
     return f"-{part} ({time_range(*gain.after_ns)}{loses}{also and f'; {also}'})" if gain.ns else "no gain"
 
 

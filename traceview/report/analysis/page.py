@@ -274,8 +274,8 @@ def _finding(finding: Finding, zero: int) -> Json:
         **values_of(finding, "id", "severity", "title", "cost_ns"),
         "gain": {
             **plain_values(finding.gain),
-            "fraction": finding.gain.fraction,
-            "wide": finding.gain.source == "predicted" and finding.gain.is_wide,
+            "fraction": finding.gain.stated_fraction,
+            "at_most": finding.gain.is_at_most,
             "change": finding.change,
         },
         "per_iteration_ns": finding.cost_per_iteration_ns,

@@ -125,7 +125,7 @@ export interface Gain {
   high_ns: number;
   of_ns: number;
   fraction: number;
-  wide: boolean;
+  at_most: boolean;
   source: "predicted" | "bound" | "none";
   reason: string;
   change: string;

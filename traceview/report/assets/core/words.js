@@ -139,6 +139,5 @@ export function fitted(context, text, room) {
 // The part of an iteration, or of the run, that the remedy saves; all parts have the base that `page.answer_basis` names.
 export function gainShare({ gain }) {
   if (gain.source === "none") return "?";
-  if (gain.wide) return signedPercent("≤ ", gain.high_ns / gain.of_ns, 1);
-  return signedPercent(gain.source === "bound" ? "≤ " : "−", gain.fraction, 1);
+  return signedPercent(gain.at_most ? "≤ " : "−", gain.fraction, 1);
 }
