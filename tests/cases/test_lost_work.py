@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -14,6 +15,8 @@ from tests.cli.command import Command
 from traceview.captures.info import describe
 from traceview.errors import RequestError
 from traceview.model.analysis import Analysis, NotMeasured
+from traceview.model.composition import composition
+from traceview.model.trace import Trust
 from traceview.pipeline import analyze, open_trace
 from traceview.ranks.measure_report import measure_trace
 from traceview.replay.prediction import predict, whatif
@@ -142,6 +145,16 @@ def test_fleet_counts_steps_with_work() -> None:
     (rank,) = result.ranks
     assert rank.steps is not None
     assert 2 <= len(rank.steps.number) <= iterations(analyzed_case("nsys", "lost_middle")).count
+
+
+def test_idle_time_has_no_cause_where_most_calls_are_lost() -> None:
+    """A made verdict on a real capture."""
+    analysis = analyzed_case("nsys", "base_serial")
+    (device,) = analysis.devices
+    before = composition(analysis, device)
+    after = composition(replace(analysis, info=replace(analysis.info, trust=Trust(unrecorded=1000))), device)
+    assert before.idle["host"]
+    assert {cause for cause, ns in after.idle.items() if ns} == {"unknown"} and after.idle_ns == before.idle_ns
 
 
 def test_table_of_another_version_in_a_folder_is_named(tmp_path: Path) -> None:

@@ -49,7 +49,10 @@ class Composition:
 
 
 def composition(analysis: Analysis, device: DeviceUse, *, whole: bool | None = None) -> Composition:
-    """Return the parts of the time of a device that findings cover; of its window or steady part with `whole`."""
+    """Return the parts of the time of a device that findings cover; of its window or steady part with `whole`.
+
+    Where the capture lacks the work of all launches, or most calls, the cause of idle time is unknown.
+    """
     whole = analysis.whole if whole is None else whole
     use: DeviceFigures = device if whole else device.steady
     covers_run = whole or analysis.covers_run
@@ -57,6 +60,8 @@ def composition(analysis: Analysis, device: DeviceUse, *, whole: bool | None = N
     communication = use.communication.exposed_ns
     copies = use.busy_ns - use.compute_ns - communication
     idle, profiler = _idle_by_cause(use, total)
+    if analysis.info.trust.lost_everything:
+        idle = {**dict.fromkeys(idle, 0), "unknown": sum(idle.values())}
     busy = {"compute": use.compute_ns, "communication": communication, "copies": copies}
     return Composition(total, busy, idle, profiler, total - use.window.length)
 

@@ -296,7 +296,7 @@ def describe(analysis: Analysis, draft: FindingDraft, texts: FindingTexts, price
         host=place.place,
         change=texts["change"],
         loss=texts["loss"],
-        effect="" if at_place else texts["effect"],
+        effect="" if at_place and place.where else texts["effect"],
         remedy=at_place or texts["remedy"].strip(),
         otherwise=texts["otherwise"],
         gain=replace(NO_GAIN, reason=texts["no_gain"]),

@@ -202,6 +202,16 @@ def test_finding_names_the_line_and_what_helps_there() -> None:
     assert "to find it" in unknown.advice
 
 
+def test_several_lines_have_a_table_and_the_effect_of_less_work() -> None:
+    """Three lines share a wait: none is in the title, and no sentence says that reading a table saves time."""
+    ms = 1_000_000
+    samples = [(at * ms, at * ms, 0, 0, False, (0, 1, 3)[at % 3]) for at in range(50, 950)]
+    analysis = analyze(host_bound_trace(samples, []))
+    finding = analysis.findings[0]
+    assert finding.remedy == "See the table of lines that made the GPU wait." and " at " not in finding.title
+    assert finding.effect and " would save " in analysis.answer.text and "See the table" not in analysis.answer.text
+
+
 def test_finding_names_the_call_in_which_its_line_waits() -> None:
     """The longest wait of all is at another line, which has less time."""
     ms = 1_000_000

@@ -416,8 +416,7 @@ def _bars(analysis: Analysis, columns: int) -> tuple[list[str], list[str]]:
             lines.append(f"  {left(name, margin)} {bar(whole, min(MAX_BAR, room))}{end}")
     if len(devices) > MAX_DEVICES:
         lines.append(f"  and {len(devices) - MAX_DEVICES} more GPUs: -v")
-    only = len(wholes) == 1 and not analysis.info.trust.lost_everything
-    causes = _causes(wholes[0], cause_words(analysis.program), columns) if only else []
+    causes = _causes(wholes[0], cause_words(analysis.program), columns) if len(wholes) == 1 else []
     return [*lines, *_legend(wholes, columns)], causes
 
 
